@@ -1,0 +1,38 @@
+# make demo       set up, then train on digits and write a report (runs/demo/report.html)
+# make test       set up, then lint, types and tests
+# make test-all   the same with the tests that take minutes
+# make bench      the figures in the README, measured again
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all lint format bench clean
+
+demo: .venv/installed
+	$(BIN)/egc demo
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/installed
+	$(BIN)/python benchmarks/digits.py
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

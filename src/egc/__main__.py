@@ -1,0 +1,5 @@
+"""`python -m egc` is `egc`."""
+
+from egc.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,238 @@
+"""`EGC`: the facade a newcomer needs. It has no algorithm of its own."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egc.config import Config
+from egc.data import ImageSet, Splits, open_source, read_images
+from egc.data.sources import split
+from egc.energy import EnergyModel
+from egc.errors import DataError, ModelError, suggest
+from egc.evaluation.classification import evaluate_classification
+from egc.grid import image_grid
+from egc.model import Model
+from egc.report.card import model_card
+from egc.report.page import write_page
+from egc.report.training import training_report
+from egc.tasks import classify, density
+from egc.tasks.sample import Samples, sample
+from egc.training.run import Run
+from egc.training.trainer import Trainer
+
+SHIPPED = Path(str(resources.files("egc"))) / "models"
+PREVIEW_IMAGES = 64
+
+
+class EGC(Model):
+    """One network that classifies, generates, and knows what it has seen.
+
+    `model.net` is the `EnergyModel`, `model.diffusion` its noise schedule, `model.codec` the way
+    between pictures and tensors, `model.classes` the names of its labels.
+    """
+
+    def predict(self, images: Any) -> list[str]:
+        """The class of each image: a path, PIL image, uint8 array, or a list of them."""
+        return [self.classes[index] for index in self.predict_proba(images).argmax(axis=1)]
+
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """p(y|x) for each image; (N, classes)."""
+        return classify.predict_proba(self, self._read(images))
+
+    def sample(
+        self,
+        labels: str | int | Sequence[str | int] | None = None,
+        count: int | None = None,
+        steps: int | None = None,
+        sampler: str | None = None,
+        guidance: float | None = None,
+        seed: int = 0,
+        *,
+        batch_size: int = 100,
+        progress: bool = True,
+    ) -> Samples:
+        """Draw images.
+
+        Args:
+            labels: a class (name or index) or a list of them, taken in turn; None: no label.
+            count: how many images; default: one for each label.
+            steps, sampler, guidance: default to what the model's recipe says. Samplers are
+                `ddpm`, `ddim`, `dpm++` and `unipc`; a guidance of 0 ignores the labels.
+            seed: image i has the seed `seed + i`.
+        """
+        return sample(
+            self,
+            labels,
+            count,
+            steps=steps,
+            sampler=sampler,
+            guidance=guidance,
+            seed=seed,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+    def log_density(self, images: Any, t: int = 0) -> np.ndarray:
+        """f(x) of each image, its log-density up to scale and a constant; (N,)."""
+        return density.log_density(self, self._read(images), t)
+
+    def energy(self, images: Any, t: int = 0) -> np.ndarray:
+        """E(x) = -f(x) of each image: low is familiar, high is strange; (N,)."""
+        return -self.log_density(images, t)
+
+    def eps(
+        self,
+        x: Tensor,
+        t: Tensor | int,
+        labels: Tensor | None = None,
+        guidance: float = 1.0,
+        cond: Tensor | None = None,
+    ) -> Tensor:
+        """The predicted noise of x_t in model space, for a sampler of your own."""
+        return self.net.eps(x, t, labels, guidance, cond)
+
+    def save(self, path: str | Path, card: str = "", dtype: torch.dtype | None = None) -> Path:
+        """Write a model directory that `egc.load` opens."""
+        return super().save(path, card or model_card(self, Path(path).name), dtype)
+
+    @classmethod
+    def fit(
+        cls,
+        data: str | ImageSet | tuple[np.ndarray, np.ndarray] | np.ndarray | None = None,
+        preset: str | Path | Config = "digits",
+        run: str | Path | None = None,
+        settings: Sequence[str] = (),
+        *,
+        progress: bool = True,
+    ) -> EGC:
+        """Train a model; the same call with the same `run` resumes.
+
+        Args:
+            data: a `data.source` such as `"folder:photos"`, `(images, labels)`, or images alone;
+                default: what the preset says.
+            preset: a preset's name, a TOML file, or a `Config`.
+            run: the run directory; default: none is kept.
+            settings: changes to the preset, such as `"train.steps=500"`.
+        """
+        if run is None:
+            with tempfile.TemporaryDirectory() as temporary:
+                return cls.fit(data, preset, Path(temporary) / "run", settings, progress=progress)
+        config, splits = prepare(data, preset, settings)
+        place = Run(run)
+        place.check(config)
+        model = cls.build(config, splits.train.classes, seed=config.train.seed)
+        place.start(config)
+
+        def watch(net: EnergyModel, step: int) -> dict[str, float]:
+            return model.with_net(net).preview(splits.validation, place, step)
+
+        model = model.with_net(Trainer(model, splits.train, place, watch).train(show=progress))
+        report = training_report(
+            model, splits.test, place.read_metrics(), title=place.path.name, progress=progress
+        )
+        model.facts = {
+            "trained_steps": config.train.steps,
+            "test_accuracy": report.accuracy,
+            "test_images": len(splits.test),
+            "median_energy": report.energies,
+        }
+        model.save(place.model)
+        write_page(place.report, report.html)
+        return model
+
+    def with_net(self, net: EnergyModel) -> EGC:
+        """The same model with other weights."""
+        return type(self)(self.config, self.classes, net, self.diffusion, self.codec, self.facts)
+
+    def preview(self, validation: ImageSet, run: Run, step: int) -> dict[str, float]:
+        """A sample grid and validation accuracy, while training."""
+        labels = None
+        if self.classes:
+            labels = [index % len(self.classes) for index in range(PREVIEW_IMAGES)]
+        samples = self.sample(labels, count=PREVIEW_IMAGES, progress=False)
+        run.samples.mkdir(parents=True, exist_ok=True)
+        image_grid(samples.images, cell=48).save(run.samples / f"step-{step:08d}.png")
+        if self.classes and (validation.labels >= 0).any():
+            result = evaluate_classification(self, validation)
+            return {"validation_accuracy": result.accuracy}
+        return {}
+
+    def _read(self, images: Any) -> np.ndarray:
+        return read_images(images, self.codec.image_size, self.codec.channels)
+
+
+def load(name: str | Path) -> EGC:
+    """Open a model: a shipped name, a model or run directory, or a hub id such as `owner/name`."""
+    text = str(name)
+    path = Path(name)
+    if text in list_models():
+        return EGC.open(SHIPPED / text)
+    if path.is_dir():
+        exported = path / "model"
+        return EGC.open(exported if exported.is_dir() else path)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text):
+        return EGC.open(_download(text))
+    raise ModelError(
+        f"There is no model {text!r}: no shipped one and no directory. "
+        f"{suggest(text, list_models())}"
+    )
+
+
+def list_models() -> list[str]:
+    """The names of the models that ship with the package."""
+    if not SHIPPED.is_dir():
+        return []
+    return sorted(path.name for path in SHIPPED.iterdir() if (path / "config.json").is_file())
+
+
+def _download(hub_id: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        files = ["config.json", "model.safetensors", "README.md"]
+        return Path(snapshot_download(hub_id, allow_patterns=files))
+    except Exception as error:  # the hub's client fails in many ways; all mean the same here
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"There is no directory {hub_id!r}, and no model of that name could be fetched from "
+            f"the hub: {reason}"
+        ) from None
+
+
+def prepare(
+    data: Any, preset: str | Path | Config, settings: Sequence[str] = ()
+) -> tuple[Config, Splits]:
+    """The configuration with what the data says filled in, and the data."""
+    config = preset if isinstance(preset, Config) else Config.load(preset)
+    if isinstance(data, str):
+        config = config.replace(data={"source": data})
+    config = config.with_settings(settings)
+    if data is None or isinstance(data, str):
+        splits = open_source(config.data)
+    else:
+        splits = split([_as_image_set(data)], config.data)
+        config = config.replace(data={"source": splits.train.name})
+    shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
+    return config.replace(data=shape), splits
+
+
+def _as_image_set(data: Any) -> ImageSet:
+    if isinstance(data, ImageSet):
+        return data
+    if isinstance(data, tuple) and len(data) == 2:
+        return ImageSet.from_arrays(*data)
+    if isinstance(data, np.ndarray):
+        return ImageSet.from_arrays(data)
+    raise DataError(
+        "Data is a source such as 'folder:photos', (images, labels), or an array of images; "
+        f"got {type(data).__name__}."
+    )

@@ -1,0 +1,339 @@
+"""The configuration: nested dataclasses, read from TOML, checked key by key.
+
+A preset is a TOML file shipped in `egc/presets`. A user's own file has the same keys, and may
+start from a preset with `preset = "digits"` at its top. Every unknown key, wrong type and value
+out of range is refused with the key's full name and the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from egc.errors import ConfigError, suggest
+
+Sampler = Literal["ddpm", "ddim", "dpm++", "unipc"]
+SAMPLERS: tuple[str, ...] = typing.get_args(Sampler)
+
+
+def _positive(default: Any, **metadata: Any) -> Any:
+    return field(default=default, metadata={"above": 0, **metadata})
+
+
+def _at_least(low: float, default: Any, **metadata: Any) -> Any:
+    return field(default=default, metadata={"low": low, **metadata})
+
+
+def _share(default: float) -> Any:
+    return field(default=default, metadata={"low": 0, "below": 1})
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """Random changes to training images."""
+
+    flip: bool = False
+    """mirror half of the images left to right"""
+    shift: int = _at_least(0, 0)
+    """move by up to this many pixels each way, filling with the border's colour"""
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which images, and how they are split."""
+
+    source: str = "digits"
+    """`digits`, or `folder:PATH` with one sub-folder a class (no sub-folders: unsupervised)"""
+    image_size: int | None = _at_least(4, None)
+    """side in pixels; default: the data's own"""
+    channels: int | None = field(default=None, metadata={"choices": (1, 3)})
+    """1 grey, 3 colour; default: the data's own"""
+    test: float = _share(0.2)
+    """share held out for testing, of sources without a test split of their own"""
+    validation: float = _share(0.1)
+    """share of the training images held out to watch accuracy while training"""
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    """for the noised stream, which generation learns from"""
+    augment_clean: AugmentConfig = field(default_factory=AugmentConfig)
+    """for the clean classification stream, which bears stronger changes"""
+
+
+@dataclass(frozen=True)
+class DiffusionConfig:
+    """The noise schedule."""
+
+    schedule: Literal["cosine", "linear"] = "cosine"
+    steps: int = _at_least(2, 1000)
+    """T, the number of noise levels"""
+    beta_start: float = _positive(1e-4, below=1)
+    """of the linear schedule"""
+    beta_end: float = _positive(0.02, below=1)
+    """of the linear schedule"""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The U-Net and its readout."""
+
+    channels: int = _positive(64)
+    multipliers: tuple[int, ...] = _positive((1, 2, 2))
+    """width of each level, in units of `channels`"""
+    depth: int = _positive(2)
+    """residual blocks a level"""
+    attention: tuple[int, ...] = _positive((16, 8))
+    """sides of the maps that get self-attention"""
+    head_width: int = _positive(32)
+    groups: int = _positive(32)
+    """groups of each GroupNorm"""
+    readout: Literal["dense", "pooled"] = "dense"
+    components: int = _positive(16)
+    """width of the readout when the data has no labels"""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is minimised: score matching plus gamma times classification."""
+
+    gamma: float = _at_least(0, 0.001)
+    gradient: Literal["exact", "paired"] = "exact"
+    """of the score term: by double backward, or by two first-order passes (error about 0.2 %)"""
+    noisy_stream: bool = True
+    """classify the noised images"""
+    clean_stream: bool = False
+    """classify clean images (t = 0) too, at the cost of one more pass"""
+    time_weight: bool = True
+    """weigh the noised stream's cross-entropy by sqrt(abar_t)"""
+    label_smoothing: float = _share(0.0)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how fast."""
+
+    steps: int = _positive(200_000)
+    batch_size: int = _positive(128)
+    lr: float = _positive(1e-4)
+    lr_decay: Literal["none", "cosine"] = "none"
+    warmup: int = _at_least(0, 0)
+    """steps over which the learning rate rises from zero"""
+    clip: float = _at_least(0, 1.0)
+    """largest norm of the gradient; 0 does not clip"""
+    ema: float = _share(0.9999)
+    """decay of the averaged weights, which are the ones saved and sampled from"""
+    seed: int = _at_least(0, 0)
+    log_every: int = _positive(50)
+    preview_every: int = _positive(5_000)
+    """steps between sample grids and validation"""
+    checkpoint_every: int = _positive(5_000)
+    keep: int = _positive(2)
+    """how many checkpoints stay"""
+
+
+@dataclass(frozen=True)
+class SampleConfig:
+    """Defaults of sampling, for previews and for users of the trained model."""
+
+    sampler: Sampler = "ddim"
+    steps: int = _positive(50)
+    guidance: float = _at_least(0, 1.0)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a run is a function of."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+
+    @classmethod
+    def load(cls, source: str | Path) -> Config:
+        """A preset's name or a TOML file."""
+        return cls.from_dict(_read(source))
+
+    def with_settings(self, settings: Iterable[str]) -> Config:
+        """A copy with `section.key=value` settings applied."""
+        tree = self.to_dict()
+        for setting in settings:
+            _set(tree, setting)
+        return type(self).from_dict(tree)
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Config:
+        config = _build(cls, tree, "")
+        if config.diffusion.beta_start > config.diffusion.beta_end:
+            raise ConfigError("diffusion.beta_start must not be larger than diffusion.beta_end.")
+        if config.train.warmup > config.train.steps:
+            raise ConfigError(
+                f"train.warmup = {config.train.warmup} is longer than "
+                f"train.steps = {config.train.steps}."
+            )
+        return config
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, without the keys that are left to their default of "none"."""
+        return _plain(self)
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_dict())
+
+    def replace(self, **sections: Mapping[str, Any]) -> Config:
+        """A copy with some keys changed: `config.replace(train={"steps": 10})`."""
+        tree = self.to_dict()
+        for section, values in sections.items():
+            tree[section] = {**tree[section], **values}
+        return type(self).from_dict(tree)
+
+    def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
+        """Keys whose values differ, with both values."""
+        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        return {
+            key: (mine.get(key), theirs.get(key))
+            for key in sorted(mine.keys() | theirs.keys())
+            if mine.get(key) != theirs.get(key)
+        }
+
+
+def list_presets() -> list[str]:
+    """The names of the presets that ship with the package."""
+    found = (resources.files("egc") / "presets").iterdir()
+    return sorted(item.name.removesuffix(".toml") for item in found if item.name.endswith(".toml"))
+
+
+def _read(source: str | Path) -> dict[str, Any]:
+    """The tree of a preset or a file, merged over the preset it starts from."""
+    name = str(source)
+    if name in list_presets():
+        text, where = (resources.files("egc") / "presets" / f"{name}.toml").read_text(), name
+    elif (path := Path(source)).is_file():
+        text, where = path.read_text(), name
+    elif path.suffix == ".toml":
+        raise ConfigError(f"There is no configuration file {name!r}.")
+    else:
+        raise ConfigError(
+            f"There is no preset {name!r}. {suggest(name, list_presets())} "
+            "A configuration file of your own ends in .toml."
+        )
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}.") from None
+    base = tree.pop("preset", None)
+    return tree if base is None else _merge(_read(base), tree)
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _set(tree: dict[str, Any], setting: str) -> None:
+    """Apply one `section.key=value`; the value is TOML, or else taken as a string."""
+    path, separator, text = setting.partition("=")
+    keys = path.strip().split(".")
+    if not separator or len(keys) < 2:
+        raise ConfigError(
+            f"A setting is section.key=value, such as train.steps=500; got {setting!r}."
+        )
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for key in keys[:-1]:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{path} is not a key: {key} holds a value, not a section.")
+    tree[keys[-1]] = value
+
+
+def _build(cls: type, tree: Mapping[str, Any], prefix: str) -> Any:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{prefix[:-1]} is a section of keys; got {tree!r}.")
+    known = {f.name: f for f in fields(cls)}
+    for key in tree:
+        if key not in known:
+            hint = suggest(f"{prefix}{key}", [f"{prefix}{name}" for name in known], most=12)
+            raise ConfigError(f"Unknown configuration key '{prefix}{key}'. {hint}")
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        kind, name = hints[key], f"{prefix}{key}"
+        if is_dataclass(kind):
+            values[key] = _build(typing.cast(type, kind), value, f"{name}.")
+        else:
+            values[key] = _value(value, kind, name)
+            _check_range(values[key], known[key].metadata, name)
+    return cls(**values)
+
+
+def _value(value: Any, kind: Any, name: str) -> Any:
+    """`value` as the type a field declares, or a ConfigError."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:  # only ever `X | None`; TOML has no null
+        return _value(value, arguments[0], name)
+    if origin is Literal:
+        if value not in arguments:
+            raise ConfigError(
+                f"{name} = {value!r} is not a choice. {suggest(str(value), arguments)}"
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{name} is a list such as [1, 2]; got {value!r}.")
+        return tuple(_value(item, arguments[0], name) for item in value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise ConfigError(f"{name} is {words[kind]}; got {value!r}.")
+    return value
+
+
+def _check_range(value: Any, limits: Mapping[str, Any], name: str) -> None:
+    for item in value if isinstance(value, tuple) else (value,):
+        for limit, refused, words in (
+            ("above", lambda v, edge: v <= edge, "larger than"),
+            ("low", lambda v, edge: v < edge, "at least"),
+            ("below", lambda v, edge: v >= edge, "smaller than"),
+        ):
+            if limit in limits and refused(item, limits[limit]):
+                raise ConfigError(f"{name} must be {words} {limits[limit]}; got {item}.")
+        if "choices" in limits and item not in limits["choices"]:
+            allowed = " or ".join(str(choice) for choice in limits["choices"])
+            raise ConfigError(f"{name} must be {allowed}; got {item}.")
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            tree[f.name] = _plain(value)
+        elif value is not None:
+            tree[f.name] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,136 @@
+"""Images as users hand them over, made into what a model takes: uint8, square, grey or colour.
+
+What can be converted naturally is converted, and said so in one line of the `egc` logger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from egc.errors import DataError
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+
+log = logging.getLogger("egc")
+
+
+def read_images(images: Any, image_size: int, channels: int) -> np.ndarray:
+    """A path, PIL image, uint8 array, or a list of them -> uint8 (N, S, S, C).
+
+    A path to a directory stands for all images in it. An array is (H, W), (H, W, C) or
+    (N, H, W, C).
+    """
+    fitted = [fit(picture, image_size, channels) for picture in _pictures(images)]
+    if not fitted:
+        raise DataError("There is no image to look at.")
+    report_conversions([notes for _, notes in fitted])
+    return np.stack([pixels for pixels, _ in fitted])
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All images below a folder, sorted, hidden ones left out."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def open_image(path: Path) -> Image.Image:
+    """Decode a file whole, so that a truncated one is found here and named."""
+    try:
+        with Image.open(path) as picture:
+            picture.load()
+            return ImageOps.exif_transpose(picture)
+    except FileNotFoundError:
+        raise DataError(f"There is no image {str(path)!r}.") from None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"The image {str(path)!r} cannot be read: {error}.") from None
+
+
+def fit(picture: Image.Image, image_size: int, channels: int) -> tuple[np.ndarray, list[str]]:
+    """One picture in the size and colours asked for, (S, S, C), and notes on what was done."""
+    mode = "L" if channels == 1 else "RGB"
+    notes = []
+    if picture.mode != mode:
+        notes.append(f"{picture.mode} to {'grey' if channels == 1 else 'colour'}")
+        picture = _convert(picture, mode)
+    if picture.size != (image_size, image_size):
+        width, height = picture.size
+        crop = "" if width == height else "cut to a centred square and "
+        notes.append(f"{crop}resized to {image_size}x{image_size}")
+        picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.LANCZOS)
+    pixels = np.asarray(picture, dtype=np.uint8).reshape(image_size, image_size, channels)
+    return pixels, notes
+
+
+def report_conversions(notes: Sequence[list[str]]) -> None:
+    """Say in one line what was done to how many of the images."""
+    counts = Counter(note for each in notes for note in each)
+    if counts:
+        done = ", ".join(f"{what} ({n} of {len(notes)})" for what, n in counts.items())
+        log.warning("Converted images: %s.", done)
+
+
+def _convert(picture: Image.Image, mode: str) -> Image.Image:
+    if picture.mode.startswith("I;16") or picture.mode == "I":
+        # PIL would cut 16-bit values off at 255 instead of scaling them.
+        values = np.asarray(picture).astype(np.uint32) >> 8
+        return Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert(mode)
+    if "A" in picture.mode or "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+        white = Image.new("RGBA", picture.size, "white")
+        picture = Image.alpha_composite(white, picture)
+    return picture.convert(mode)
+
+
+def _pictures(images: Any) -> Iterable[Image.Image]:
+    if isinstance(images, Image.Image):
+        yield images
+    elif isinstance(images, str | Path):
+        path = Path(images)
+        if path.is_dir():
+            files = image_files(path)
+            if not files:
+                raise DataError(f"There are no images in {str(path)!r}.")
+            yield from map(open_image, files)
+        else:
+            yield open_image(path)
+    elif isinstance(images, np.ndarray):
+        yield from _pictures_of_array(images)
+    elif isinstance(images, list | tuple):
+        for item in images:
+            yield from _pictures(item)
+    else:
+        raise DataError(
+            "An image is a path, a PIL image or a uint8 array (or a list of them); "
+            f"got {type(images).__name__}."
+        )
+
+
+def _pictures_of_array(array: np.ndarray) -> Iterable[Image.Image]:
+    if array.dtype != np.uint8:
+        raise DataError(
+            f"An array of images is uint8 with values 0 to 255; got {array.dtype}. "
+            "Scale it and call .astype('uint8') first."
+        )
+    if array.ndim == 2:
+        array = array[None, ..., None]
+    elif array.ndim == 3:
+        array = array[None]
+    if array.ndim != 4 or array.shape[-1] not in (1, 3, 4):
+        raise DataError(
+            "An array of images is (H, W), (H, W, C) or (N, H, W, C) with C = 1, 3 or 4; "
+            f"got shape {array.shape}."
+        )
+    for pixels in array:
+        yield Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)

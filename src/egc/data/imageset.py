@@ -1,0 +1,98 @@
+"""A set of images with labels, wherever the pixels live, and its fixed splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from egc.errors import DataError
+
+SPLIT_SEED = 0
+"""Splits never move, whatever the seed of training: a test image is never trained on."""
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images by index. `read` fetches pixels; labels and names are always at hand."""
+
+    name: str
+    read: Callable[[np.ndarray], np.ndarray]
+    """source indices (n,) -> uint8 (n, H, W, C)"""
+    indices: np.ndarray
+    """which of the source's images belong to this set; (N,)"""
+    labels: np.ndarray
+    """class indices, -1 where unknown; (N,)"""
+    classes: list[str]
+    image_size: int
+    channels: int
+
+    @classmethod
+    def from_arrays(
+        cls,
+        images: np.ndarray,
+        labels: Sequence[int] | np.ndarray | None = None,
+        classes: Sequence[str] | None = None,
+        name: str = "arrays",
+    ) -> ImageSet:
+        """uint8 (N, H, W, C) or (N, H, W) images; labels 0.. or -1; names default to numbers."""
+        images = np.asarray(images)
+        if images.ndim == 3:
+            images = images[..., None]
+        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
+            raise DataError(
+                "Images are a uint8 array of shape (N, H, W, C) with C = 1 or 3; "
+                f"got {images.dtype} of shape {images.shape}."
+            )
+        if len(images) == 0 or images.shape[1] != images.shape[2]:
+            raise DataError(f"Images must be square and at least one; got shape {images.shape}.")
+        if labels is None:
+            labels = np.full(len(images), -1)
+        labels = np.asarray(labels, dtype=np.int64)
+        if labels.shape != (len(images),):
+            raise DataError(f"{len(images)} images need as many labels; got {labels.shape}.")
+        if classes is None:
+            classes = [str(index) for index in range(labels.max() + 1)]
+        if labels.min() < -1 or labels.max() >= len(classes):
+            raise DataError(
+                f"Labels must be 0 to {len(classes) - 1}, or -1 for unknown; "
+                f"got {labels.min()} to {labels.max()}."
+            )
+        return cls(
+            name=name,
+            read=lambda indices: images[indices],
+            indices=np.arange(len(images)),
+            labels=labels,
+            classes=list(classes),
+            image_size=images.shape[1],
+            channels=images.shape[3],
+        )
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def images(self, positions: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """uint8 (n, H, W, C) at these positions of the set; all of them by default."""
+        return self.read(self.indices[positions])
+
+    def subset(self, positions: np.ndarray) -> ImageSet:
+        return replace(self, indices=self.indices[positions], labels=self.labels[positions])
+
+
+class Splits(NamedTuple):
+    """Training images, images to watch training with, and images kept for the end."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
+
+
+def hold_out(data: ImageSet, share: float) -> tuple[ImageSet, ImageSet]:
+    """(the rest, a random `share` of the images), always the same ones."""
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(data))
+    count = round(share * len(data))
+    if count == len(data):
+        raise DataError(f"Holding out {share:.0%} of {len(data)} images leaves none to train on.")
+    return data.subset(order[count:]), data.subset(order[:count])

@@ -1,0 +1,172 @@
+"""The diffusion process: how noise is put in, and how it is taken out again.
+
+Forwards, for t = 0..T-1 (t = 0 has the least noise):
+
+    q(x_t | x_0) = N(sqrt(abar_t) x_0, (1 - abar_t) I),   sigma_t = sqrt(1 - abar_t)
+
+Backwards, a scheduler of diffusers turns the predicted noise into the next, cleaner image.
+`Diffusion.reverse` is a generator that yields each step, so a progress bar, a picture of the
+path and the final sample all come from the same loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMScheduler,
+    DPMSolverMultistepScheduler,
+    UniPCMultistepScheduler,
+)
+from torch import Tensor
+
+from egc.config import SAMPLERS, DiffusionConfig
+from egc.errors import ConfigError, suggest
+
+EpsFunction = Callable[[Tensor, int], Tensor]
+"""(x_t, t) -> the predicted noise, of the shape of x_t"""
+
+
+@dataclass(frozen=True)
+class ReverseStep:
+    """One step of the reverse process."""
+
+    index: int
+    """0 .. count - 1"""
+    count: int
+    t: int
+    """the noise level this step started from"""
+    x: Tensor
+    """the image after the step"""
+    x0: Tensor
+    """the clean image predicted at this step"""
+
+
+def betas_for(config: DiffusionConfig) -> Tensor:
+    """beta_t for t = 0..T-1, in float64."""
+    steps = config.steps
+    if config.schedule == "linear":
+        return torch.linspace(config.beta_start, config.beta_end, steps, dtype=torch.float64)
+    # cosine (Nichol & Dhariwal 2021): abar follows a squared cosine, beta is kept below 0.999
+    u = torch.arange(steps + 1, dtype=torch.float64) / steps
+    abar = torch.cos((u + 0.008) / 1.008 * math.pi / 2) ** 2
+    return (1 - abar[1:] / abar[:-1]).clamp(max=0.999)
+
+
+class Diffusion:
+    """A noise schedule, with its closed forms and its reverse process."""
+
+    def __init__(self, config: DiffusionConfig):
+        self.config = config
+        self.steps = config.steps
+        self.betas = betas_for(config)
+        self.alphas_cumprod = torch.cumprod(1 - self.betas, dim=0)
+        """abar_t; shape (T,), float64"""
+        self.sigmas = (1 - self.alphas_cumprod).sqrt()
+        """sigma_t; shape (T,), float64"""
+
+    def noise(self, x0: Tensor, t: Tensor | int, eps: Tensor) -> Tensor:
+        """x_t = sqrt(abar_t) x_0 + sigma_t eps (eq. 7)."""
+        return (
+            self._at(self.alphas_cumprod.sqrt(), t, x0) * x0 + self._at(self.sigmas, t, x0) * eps
+        )
+
+    def predict_x0(self, x: Tensor, t: Tensor | int, eps: Tensor) -> Tensor:
+        """The clean image that this noise implies (Tweedie's formula, eq. 10)."""
+        return (x - self._at(self.sigmas, t, x) * eps) / self._at(self.alphas_cumprod.sqrt(), t, x)
+
+    def implied_eps(self, x: Tensor, t: Tensor | int, x0: Tensor) -> Tensor:
+        """The noise that lies between x_0 and x_t."""
+        return (x - self._at(self.alphas_cumprod.sqrt(), t, x) * x0) / self._at(self.sigmas, t, x)
+
+    def posterior(self, x0: Tensor, x: Tensor, t: Tensor | int) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(x_{t-1} | x_t, x_0) (eq. 8); at t = 0 that is x_0 itself."""
+        abar = self.alphas_cumprod
+        before = torch.cat([abar.new_ones(1), abar[:-1]])
+        variance = self.betas * (1 - before) / (1 - abar)
+        from_x0 = before.sqrt() * self.betas / (1 - abar)
+        from_x = (1 - self.betas).sqrt() * (1 - before) / (1 - abar)
+        mean = self._at(from_x0, t, x) * x0 + self._at(from_x, t, x) * x
+        return mean, self._at(variance, t, x)
+
+    def reverse(
+        self,
+        eps: EpsFunction,
+        seeds: Sequence[int],
+        shape: Sequence[int],
+        *,
+        sampler: str = "ddim",
+        steps: int = 50,
+        clip: float | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Iterator[ReverseStep]:
+        """Turn noise into images, yielding every step.
+
+        Image i is a function of `seeds[i]` alone: it has a generator of its own, which makes its
+        x_T and all the noise it meets on its way.
+
+        Args:
+            eps: the predicted noise.
+            seeds: one seed an image.
+            shape: (C, H, W) of one image.
+            sampler: `ddpm` is the paper's Algorithm 2 when it takes all T steps; with fewer it
+                uses the posterior's variance, since sqrt(beta) is far too much noise for long
+                steps. `ddim`, `dpm++` and `unipc` are deterministic given x_T.
+            steps: how many; at most T.
+            clip: keep the predicted x_0 within plus and minus this, at every step.
+        """
+        scheduler = self._scheduler(sampler, steps, device)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        x = torch.stack([torch.randn(tuple(shape), generator=g, dtype=dtype) for g in generators])
+        x = x.to(device) * scheduler.init_noise_sigma
+        options: dict[str, Any] = {} if sampler == "unipc" else {"generator": generators}
+        for index, t in enumerate(scheduler.timesteps.tolist()):
+            predicted = eps(x, t)
+            x0 = self.predict_x0(x, t, predicted)
+            if clip is not None:
+                # Done here and not by the scheduler, as only two of the four can.
+                x0 = x0.clamp(-clip, clip)
+                predicted = self.implied_eps(x, t, x0)
+            x = scheduler.step(predicted, t, x, return_dict=False, **options)[0]
+            yield ReverseStep(index, len(scheduler.timesteps), t, x, x0)
+
+    def _scheduler(self, sampler: str, steps: int, device: torch.device | str) -> Any:
+        if sampler not in SAMPLERS:
+            raise ConfigError(f"There is no sampler {sampler!r}. {suggest(sampler, SAMPLERS)}")
+        if not 1 <= steps <= self.steps:
+            raise ConfigError(
+                f"The number of sampling steps must be 1 to {self.steps}; got {steps}."
+            )
+        common: dict[str, Any] = {
+            "num_train_timesteps": self.steps,
+            "trained_betas": self.betas.numpy(),
+            "prediction_type": "epsilon",
+        }
+        scheduler: Any
+        if sampler == "ddpm":
+            # Its steps must end at t = 0, where no noise is added.
+            scheduler = DDPMScheduler(
+                **common,
+                clip_sample=False,
+                timestep_spacing="linspace",
+                variance_type="fixed_large" if steps == self.steps else "fixed_small",
+            )
+        elif sampler == "ddim":
+            scheduler = DDIMScheduler(**common, clip_sample=False, timestep_spacing="trailing")
+        else:
+            kind = DPMSolverMultistepScheduler if sampler == "dpm++" else UniPCMultistepScheduler
+            scheduler = kind(**common, timestep_spacing="trailing", final_sigmas_type="zero")
+        scheduler.set_timesteps(steps, device=device)
+        return scheduler
+
+    @staticmethod
+    def _at(values: Tensor, t: Tensor | int, like: Tensor) -> Tensor:
+        """values[t] in the dtype and place of `like`, with trailing axes to multiply images by."""
+        picked = values.to(like.device)[t].to(like.dtype)
+        return picked.reshape(-1, *[1] * (like.ndim - 1)) if picked.ndim else picked

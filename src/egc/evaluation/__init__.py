@@ -1,0 +1,1 @@
+"""Measuring models: accuracy, and how real their samples look to an independent judge."""

@@ -1,0 +1,29 @@
+"""Many small images as one picture."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from PIL import Image
+
+
+def image_grid(images: np.ndarray, columns: int | None = None, cell: int = 64) -> Image.Image:
+    """uint8 (N, H, W, C) -> one picture, row by row, each image enlarged to about `cell` pixels.
+
+    Enlarging is by whole factors and without smoothing, so that every pixel can be seen.
+    """
+    count, height, width, channels = images.shape
+    columns = columns or max(1, round(math.sqrt(count)))
+    rows = math.ceil(count / columns)
+    factor = max(1, cell // max(height, width))
+    gap = max(2, factor // 2)
+    big = images.repeat(factor, axis=1).repeat(factor, axis=2)
+    height, width = height * factor, width * factor
+    canvas = np.full(
+        (rows * (height + gap) - gap, columns * (width + gap) - gap, channels), 255, dtype=np.uint8
+    )
+    for index, pixels in enumerate(big):
+        top, left = (index // columns) * (height + gap), (index % columns) * (width + gap)
+        canvas[top : top + height, left : left + width] = pixels
+    return Image.fromarray(canvas[..., 0] if channels == 1 else canvas)

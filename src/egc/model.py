@@ -1,0 +1,194 @@
+"""A model: network, diffusion, codec and class names, built from a configuration.
+
+On disk it is a directory that nothing has to be unpickled from:
+
+    config.json         format, configuration, class names, and where the weights came from
+    model.safetensors   the weights (of the moving average, if it was trained here)
+    README.md           the model card
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from egc.codec import PixelCodec
+from egc.config import Config
+from egc.diffusion import Diffusion
+from egc.energy import EnergyModel
+from egc.errors import ConfigError, ModelError, suggest
+from egc.nn.readout import DenseReadout, PooledReadout
+from egc.nn.unet import UNet
+
+FORMAT = 1
+CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
+
+
+@dataclass
+class Model:
+    """What every task needs: the network and the three things that give it meaning."""
+
+    config: Config
+    classes: list[str]
+    """names of the classes; empty for a model trained without labels"""
+    net: EnergyModel
+    diffusion: Diffusion
+    codec: PixelCodec
+    facts: dict[str, Any] = field(default_factory=dict)
+    """where the weights came from: data, steps, figures"""
+
+    @classmethod
+    def build(cls, config: Config, classes: Sequence[str], seed: int = 0) -> Self:
+        """A model with fresh weights, which are a function of the seed."""
+        size, channels = config.data.image_size, config.data.channels
+        if size is None or channels is None:
+            raise ConfigError("data.image_size and data.channels are needed to build a model.")
+        diffusion = Diffusion(config.diffusion)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = build_network(config, size, channels, len(classes), diffusion.sigmas)
+        return cls(config, list(classes), net, diffusion, PixelCodec(channels, size))
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    def size(self) -> dict[str, float]:
+        """Parameters, and the cost of one forward pass of one image (a multiply-add is 2)."""
+        x = torch.zeros(1, *self.codec.shape, device=self.device)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.net(x, 0)
+        return {
+            "parameters": sum(p.numel() for p in self.net.parameters()),
+            "mflop_per_image": counter.get_total_flops() / 1e6,
+        }
+
+    def label_index(self, label: str | int) -> int:
+        """The index of a class, given by name or by index."""
+        if not self.classes:
+            raise ModelError(
+                "This model was trained without labels, so it has no classes to ask for."
+            )
+        if isinstance(label, str) and label in self.classes:
+            return self.classes.index(label)
+        try:
+            index = int(label)
+        except ValueError:
+            index = -1
+        if not 0 <= index < len(self.classes):
+            hint = suggest(str(label), self.classes)
+            raise ModelError(f"This model has no class {str(label)!r}. {hint}")
+        return index
+
+    def save(self, path: str | Path, card: str = "", dtype: torch.dtype | None = None) -> Path:
+        """Write the model directory; `dtype` stores the weights in fewer bits."""
+        path = Path(path)
+        path.mkdir(parents=True, exist_ok=True)
+        about = {
+            "format": FORMAT,
+            "config": self.config.to_dict(),
+            "classes": self.classes,
+            "facts": self.facts,
+        }
+        weights = {name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in _state(self)}
+        save_file(weights, path / WEIGHTS_FILE)
+        (path / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n")
+        (path / CARD_FILE).write_text(card or f"# {path.name}\n\nAn EGC model.\n")
+        return path
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Read a model directory. The weights are frozen: their gradients are never needed."""
+        path = Path(path)
+        about = _read_about(path)
+        try:
+            model = cls.build(Config.from_dict(about["config"]), about["classes"])
+        except (KeyError, TypeError, ConfigError) as error:
+            raise ModelError(f"{path / CONFIG_FILE} is not a usable model: {error}") from None
+        model.facts = about.get("facts", {})
+        try:
+            weights = load_file(path / WEIGHTS_FILE)
+        except FileNotFoundError:
+            raise ModelError(f"{path} has no {WEIGHTS_FILE}; is it a model directory?") from None
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{path / WEIGHTS_FILE} is damaged ({error}); export or download it again."
+            ) from None
+        _check_weights(weights, dict(_state(model)), path / WEIGHTS_FILE)
+        model.net.load_state_dict(weights)
+        model.net.eval().requires_grad_(False)
+        return model
+
+
+def build_network(
+    config: Config, image_size: int, channels: int, classes: int, sigmas: Tensor
+) -> EnergyModel:
+    """The backbone and the readout that the configuration names."""
+    network = config.network
+    outputs = classes or network.components
+    readout: nn.Module
+    if network.readout == "dense":
+        readout = DenseReadout(outputs)
+    else:
+        if network.channels % network.head_width:
+            raise ConfigError(
+                f"network.head_width = {network.head_width} does not divide "
+                f"network.channels = {network.channels}, as the pooled readout needs."
+            )
+        readout = PooledReadout(outputs, network.channels, network.head_width)
+    backbone = UNet(
+        inputs=channels,
+        outputs=readout.map_channels,
+        image_size=image_size,
+        channels=network.channels,
+        multipliers=network.multipliers,
+        depth=network.depth,
+        attention=network.attention,
+        head_width=network.head_width,
+        groups=network.groups,
+    )
+    return EnergyModel(backbone, readout, sigmas)
+
+
+def _state(model: Model) -> list[tuple[str, Tensor]]:
+    return list(model.net.state_dict().items())
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((path / CONFIG_FILE).read_text())
+    except FileNotFoundError:
+        raise ModelError(f"{path} has no {CONFIG_FILE}; is it a model directory?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelError(
+            f"{path / CONFIG_FILE} is damaged ({error}); export or download it again."
+        ) from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        found = about.get("format") if isinstance(about, dict) else None
+        raise ModelError(
+            f"{path / CONFIG_FILE} has format {found!r}; this version of EGC reads {FORMAT}."
+        )
+    return about
+
+
+def _check_weights(found: dict[str, Tensor], expected: dict[str, Tensor], where: Path) -> None:
+    """The weights must fit the configuration, name by name and shape by shape."""
+    for name, weight in expected.items():
+        if name not in found:
+            raise ModelError(f"{where} lacks {name!r}: it does not belong to its config.json.")
+        if found[name].shape != weight.shape:
+            raise ModelError(
+                f"{where}: {name!r} has shape {tuple(found[name].shape)}, "
+                f"but its config.json says {tuple(weight.shape)}."
+            )
+    if extra := found.keys() - expected.keys():
+        raise ModelError(f"{where} has {min(extra)!r}, which its config.json does not know.")

@@ -1,0 +1,1 @@
+"""What is minimised. An objective is a module around the network, so that it can be wrapped."""

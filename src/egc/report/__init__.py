@@ -1,0 +1,1 @@
+"""Pictures and pages: figures, the model card and the self-contained report."""

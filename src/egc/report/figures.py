@@ -1,0 +1,95 @@
+"""Figures as PNG bytes, drawn without global state, so that they work anywhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+INK, ACCENT = "#22252b", "#2f6fb3"
+COLOURS = (ACCENT, "#d1793b", "#4f9d69", "#8a63a8", "#b5483f")
+
+TITLES = {
+    "score": "noise error, mean (s + eps)²",
+    "class_noisy": "cross-entropy, noised images",
+    "class_clean": "cross-entropy, clean images",
+}
+
+
+def png(figure: Figure | Image.Image) -> bytes:
+    """The picture as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    if isinstance(figure, Figure):
+        figure.savefig(buffer, format="png", dpi=110, facecolor="white")
+    else:
+        figure.save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
+    """The terms of the loss against the step, and validation accuracy where it was measured."""
+    names = [name for name in TITLES if any(name in record for record in metrics)]
+    watched = [r for r in metrics if "validation_accuracy" in r]
+    panels = len(names) + bool(watched)
+    figure = Figure(figsize=(3.4 * panels, 2.8), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(1, panels))
+    for axis, name in zip(axes, names, strict=False):
+        records = [r for r in metrics if name in r]
+        axis.plot([r["step"] for r in records], [r[name] for r in records], color=ACCENT)
+        axis.set_yscale("log")
+        axis.set_title(TITLES[name], fontsize=10)
+    if watched:
+        values = [100 * r["validation_accuracy"] for r in watched]
+        axes[-1].plot([r["step"] for r in watched], values, "o-", color=COLOURS[2])
+        axes[-1].set_title("validation accuracy, %", fontsize=10)
+        axes[-1].set_ylim(0, 102)
+    for axis in axes:
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.25, which="both")
+    return figure
+
+
+def confusion_figure(confusion: np.ndarray, classes: Sequence[str]) -> Figure:
+    """True class by predicted class; counts written in where they fit."""
+    count = len(classes)
+    side = min(10.0, max(3.6, 0.42 * count + 1))
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axis = figure.subplots()
+    shares = confusion / confusion.sum(axis=1, keepdims=True).clip(min=1)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("true")
+    if count <= 20:
+        axis.set_xticks(range(count), classes, rotation=90 if max(map(len, classes)) > 2 else 0)
+        axis.set_yticks(range(count), classes)
+        for row, column in zip(*np.nonzero(confusion), strict=True):
+            axis.text(
+                column,
+                row,
+                str(confusion[row, column]),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if shares[row, column] > 0.5 else INK,
+            )
+    return figure
+
+
+def histogram(groups: Mapping[str, np.ndarray], label: str) -> Figure:
+    """Several sets of values on one axis, each as a filled outline."""
+    figure = Figure(figsize=(6.4, 3), layout="constrained")
+    axis = figure.subplots()
+    every = np.concatenate(list(groups.values()))
+    bins = np.linspace(every.min(), every.max(), 60).tolist()
+    for (name, values), colour in zip(groups.items(), COLOURS, strict=False):
+        weights = np.full(len(values), 1 / len(values))
+        axis.hist(values, bins, weights=weights, alpha=0.45, color=colour, label=name)
+        axis.hist(values, bins, weights=weights, histtype="step", color=colour)
+    axis.set_xlabel(label)
+    axis.set_ylabel("share of images")
+    axis.legend(frameon=False)
+    return figure

@@ -1,0 +1,140 @@
+"""The report of a training run: what the network learned, drew, recognised and found strange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from egc.data.imageset import ImageSet
+from egc.evaluation.classification import Classification, evaluate_classification
+from egc.grid import image_grid
+from egc.model import Model
+from egc.report.figures import confusion_figure, histogram, loss_curves
+from egc.report.page import Section, render
+from egc.tasks.density import log_density
+from egc.tasks.sample import denoising_path, sample
+
+MOST = 1000
+"""test images used for the energies, and noise images beside them"""
+EACH = 10
+"""samples of each class"""
+SHOWN_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """The page and the numbers on it."""
+
+    html: str
+    accuracy: float | None
+    """on the test images; None without labels"""
+    energies: dict[str, float]
+    """median energy at t = 0 of test images and of images the model should find strange"""
+
+
+def training_report(
+    model: Model,
+    test: ImageSet,
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    title: str,
+    progress: bool = True,
+) -> TrainingReport:
+    """Draw samples, classify the test images, compare energies, and put it on one page."""
+    figures = {"training data": model.config.data.source, "steps": f"{model.config.train.steps:,}"}
+    sections = []
+    if any("score" in record for record in metrics):
+        sections.append(
+            Section(
+                "Learning",
+                "One loss: the backward pass learns to predict the noise, the forward pass "
+                "learns the labels.",
+                loss_curves(metrics),
+            )
+        )
+    result = _classification(model, test)
+    if result is not None:
+        figures = {"test accuracy": f"{result.accuracy:.1%}", **figures}
+        sections += [
+            Section(
+                "Naming",
+                f"The forward pass on {len(result.labels)} test images it has never seen: true "
+                "class by predicted class.",
+                confusion_figure(result.confusion, model.classes),
+            ),
+            _drawn_by_class(model, progress),
+        ]
+    sections += [_drawn_freely(model, progress), *_paths(model)]
+    groups = strange_energies(model, test) if len(test) else {}
+    if groups:
+        sections.append(
+            Section(
+                "Familiar and strange",
+                "The energy of test images, of the same images upside down, and of random noise, "
+                "at t = 0. Low energy is familiar, high energy is strange.",
+                histogram(groups, "energy E(x) = -f(x)"),
+            )
+        )
+    lead = "One network: its forward pass classifies, its backward pass generates."
+    return TrainingReport(
+        html=render(title, lead, figures, sections),
+        accuracy=None if result is None else result.accuracy,
+        energies={name: float(np.median(values)) for name, values in groups.items()},
+    )
+
+
+def strange_energies(model: Model, data: ImageSet) -> dict[str, np.ndarray]:
+    """Energies of real images, of the same turned upside down, and of uniform noise."""
+    images = data.images(np.arange(min(MOST, len(data))))
+    noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    sets = {"test images": images, "upside down": images[:, ::-1, ::-1].copy(), "noise": noise}
+    return {name: -log_density(model, pixels) for name, pixels in sets.items()}
+
+
+def _classification(model: Model, test: ImageSet) -> Classification | None:
+    if not model.classes or not (test.labels >= 0).any():
+        return None
+    return evaluate_classification(model, test)
+
+
+def _drawn_by_class(model: Model, progress: bool) -> Section:
+    shown = list(range(min(SHOWN_CLASSES, len(model.classes))))
+    labels = np.repeat(shown, EACH).tolist()
+    samples = sample(model, labels, progress=progress)
+    names = ", ".join(model.classes[index] for index in shown)
+    return Section(
+        "Drawing what is asked for",
+        f"The backward pass, guided to one class a row ({names}); "
+        f"{model.config.sample.sampler}, {model.config.sample.steps} steps, "
+        f"guidance {model.config.sample.guidance:g}.",
+        image_grid(samples.images, columns=EACH, cell=48),
+    )
+
+
+def _drawn_freely(model: Model, progress: bool) -> Section:
+    samples = sample(model, count=5 * EACH, seed=10_000, progress=progress)
+    return Section(
+        "Drawing freely",
+        "The same network with no label: it starts from noise and follows its own score.",
+        image_grid(samples.images, columns=EACH, cell=48),
+    )
+
+
+def _paths(model: Model) -> list[Section]:
+    count = 5
+    seeds = np.arange(20_000, 20_000 + count)
+    labels = np.full(count, -1)
+    if model.classes:
+        labels = np.arange(count) % len(model.classes)
+    images, times = denoising_path(model, labels, seeds, frames=11)
+    rows = images.swapaxes(0, 1).reshape(-1, *images.shape[2:])
+    return [
+        Section(
+            "From noise to image",
+            f"A few samples on their way, one a row, from t = {times[0]} to t = {times[-1]}.",
+            image_grid(rows, columns=images.shape[0], cell=48),
+        )
+    ]

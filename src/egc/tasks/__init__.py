@@ -1,0 +1,1 @@
+"""What a trained model can do. Each task takes a `Model` and gives plain results."""

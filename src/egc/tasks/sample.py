@@ -1,0 +1,159 @@
+"""Sampling: from noise to images, with or without a label.
+
+Image i of a call has the seed `seed + i`, and depends on nothing else: not on how many images are
+drawn with it nor on how they fall into batches. A call with `seed=samples.seeds[3]` and the label
+of image 3 draws image 3 again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from egc.diffusion import ReverseStep
+from egc.errors import ConfigError
+from egc.grid import image_grid
+from egc.model import Model
+from egc.progress import progress_line
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Generated images, and what each was made from."""
+
+    images: np.ndarray
+    """uint8 (N, H, W, C)"""
+    labels: np.ndarray
+    """class indices, -1 where no label was asked for; (N,)"""
+    seeds: np.ndarray
+    """(N,)"""
+    classes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def save(self, path: str | Path) -> Path:
+        """Write `x.png` (one picture of all), `x.npz` (arrays), or a directory of images."""
+        path = Path(path)
+        if path.suffix.lower() == ".npz":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(path, images=self.images, labels=self.labels, seeds=self.seeds)
+        elif path.suffix:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                image_grid(self.images).save(path)
+            except ValueError:
+                raise ConfigError(
+                    f"Samples are saved as .png, .npz or a directory; got {str(path)!r}."
+                ) from None
+        else:
+            self._save_each(path)
+        return path
+
+    def _save_each(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        index = []
+        for pixels, label, seed in zip(self.images, self.labels, self.seeds, strict=True):
+            name = f"seed{seed:06d}.png"
+            squeezed = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
+            Image.fromarray(squeezed).save(folder / name)
+            label_name = self.classes[label] if label >= 0 else None
+            index.append({"file": name, "seed": int(seed), "label": label_name})
+        (folder / "samples.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def sample(
+    model: Model,
+    labels: str | int | Sequence[str | int] | None = None,
+    count: int | None = None,
+    *,
+    steps: int | None = None,
+    sampler: str | None = None,
+    guidance: float | None = None,
+    seed: int = 0,
+    batch_size: int = 100,
+    progress: bool = True,
+) -> Samples:
+    """Draw images; see `egc.EGC.sample`."""
+    indices = _labels_for(model, labels, count)
+    seeds = _seeds_for(seed, len(indices))
+    parts = []
+    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), batch_size)]
+    count_steps = len(batches) * (steps or model.config.sample.steps)
+    with progress_line("Sampling", count_steps, show=progress) as line:
+        for rows in batches:
+            for step in sample_steps(
+                model, indices[rows], seeds[rows], steps=steps, sampler=sampler, guidance=guidance
+            ):
+                line.advance()
+                x = step.x
+            parts.append(model.codec.decode(x))
+    return Samples(np.concatenate(parts), indices, seeds, model.classes)
+
+
+def sample_steps(
+    model: Model,
+    labels: np.ndarray,
+    seeds: np.ndarray,
+    *,
+    steps: int | None = None,
+    sampler: str | None = None,
+    guidance: float | None = None,
+) -> Iterator[ReverseStep]:
+    """The reverse process of one batch, step by step; a label of -1 is unguided."""
+    defaults = model.config.sample
+    scale = defaults.guidance if guidance is None else guidance
+    if scale < 0:
+        raise ConfigError(f"The guidance scale must be at least 0; got {scale}.")
+    targets = None
+    if (labels >= 0).any():
+        targets = torch.as_tensor(labels, device=model.device)
+    return model.diffusion.reverse(
+        lambda x, t: model.net.eps(x, t, targets, scale),
+        seeds.tolist(),
+        model.codec.shape,
+        sampler=sampler or defaults.sampler,
+        steps=defaults.steps if steps is None else steps,
+        clip=model.codec.clip,
+        device=model.device,
+    )
+
+
+def denoising_path(
+    model: Model, labels: np.ndarray, seeds: np.ndarray, frames: int, *, clean: bool = False
+) -> tuple[np.ndarray, list[int]]:
+    """Images along the way: uint8 (frames, N, H, W, C) and the t each was reached from.
+
+    `clean` shows the predicted x_0 of each step instead of the noisy x_t.
+    """
+    path = list(sample_steps(model, labels, seeds))
+    picked = [path[i] for i in np.linspace(0, len(path) - 1, frames).round().astype(int)]
+    images = np.stack([model.codec.decode(s.x0 if clean else s.x) for s in picked])
+    return images, [s.t for s in picked]
+
+
+def _labels_for(
+    model: Model, labels: str | int | Sequence[str | int] | None, count: int | None
+) -> np.ndarray:
+    """Class indices of the images to draw; given labels are taken in turn until `count`."""
+    if count is not None and count < 1:
+        raise ConfigError(f"The number of images must be at least 1; got {count}.")
+    if labels is None:
+        return np.full(count or 1, -1)
+    listed = [labels] if isinstance(labels, str | int | np.integer) else list(labels)
+    if not listed:
+        raise ConfigError("The list of labels is empty; leave it out to sample without labels.")
+    indices = np.array([model.label_index(label) for label in listed])
+    return np.resize(indices, count or len(indices))
+
+
+def _seeds_for(seed: int, count: int) -> np.ndarray:
+    if seed < 0:
+        raise ConfigError(f"A seed must be at least 0; got {seed}.")
+    return np.arange(seed, seed + count)

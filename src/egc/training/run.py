@@ -1,0 +1,88 @@
+"""A run directory: `config.toml, metrics.jsonl, samples/, checkpoints/, model/, report.html`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from egc.config import Config
+from egc.errors import ConfigError, RunError
+
+# Keys that change what is written down, or when training ends, but not what is learned.
+FREE_KEYS = {
+    "train.log_every",
+    "train.preview_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "sample.sampler",
+    "sample.steps",
+    "sample.guidance",
+}
+
+
+class Run:
+    """The files of one training run."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.samples = self.path / "samples"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.report = self.path / "report.html"
+
+    def check(self, config: Config) -> None:
+        """Refuse a directory that holds something else, before anything is written."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file; a run needs a directory of its own.")
+        if not self.config.exists():
+            if self.path.is_dir() and any(self.path.iterdir()):
+                raise RunError(
+                    f"{self.path} is neither empty nor a run of EGC; choose another directory."
+                )
+            return
+        try:
+            before = Config.from_dict(tomllib.loads(self.config.read_text()))
+        except (tomllib.TOMLDecodeError, ConfigError) as error:
+            raise RunError(f"{self.config} cannot be read: {error}") from None
+        free = set(FREE_KEYS)
+        if config.train.lr_decay == "none":
+            free.add("train.steps")  # without decay, a longer run is the same run, continued
+        differ = {k: v for k, v in config.differences(before).items() if k not in free}
+        if differ:
+            changes = "; ".join(f"{k} was {old}, now {new}" for k, (new, old) in differ.items())
+            raise RunError(
+                f"{self.path} was made by another configuration ({changes}). "
+                "Use another directory, or the same configuration to resume."
+            )
+
+    def start(self, config: Config) -> None:
+        """Create the directory and write down the configuration."""
+        for folder in (self.samples, self.checkpoints):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.config.write_text(config.to_toml())
+
+    def clear(self) -> None:
+        """Remove a former run, and nothing that a run does not write."""
+        for folder in (self.samples, self.checkpoints, self.model):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self.config, self.metrics, self.report):
+            file.unlink(missing_ok=True)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def log(self, record: dict[str, Any]) -> None:
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget metrics from after `step`, which training is about to write again."""
+        kept = [record for record in self.read_metrics() if record["step"] <= step]
+        self.metrics.write_text("".join(json.dumps(record) + "\n" for record in kept))
