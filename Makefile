@@ -12,10 +12,10 @@ demo: .venv/installed
 	$(BIN)/egc demo
 
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow"
 
 test-all: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 lint: .venv/installed
 	$(BIN)/ruff check .

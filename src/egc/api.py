@@ -30,7 +30,7 @@ from egc.training.run import Run
 from egc.training.trainer import Trainer
 
 SHIPPED = Path(str(resources.files("egc"))) / "models"
-PREVIEW_IMAGES = 64
+PREVIEW_IMAGES = 36
 
 
 class EGC(Model):
@@ -146,6 +146,7 @@ class EGC(Model):
             "median_energy": report.energies,
         }
         model.save(place.model)
+        report.drawn.save(place.samples / "final.png")
         write_page(place.report, report.html)
         return model
 
@@ -170,17 +171,27 @@ class EGC(Model):
         return read_images(images, self.codec.image_size, self.codec.channels)
 
 
-def load(name: str | Path) -> EGC:
-    """Open a model: a shipped name, a model or run directory, or a hub id such as `owner/name`."""
+def load(name: str | Path, device: str | torch.device | None = None) -> EGC:
+    """Open a model: a shipped name, a model or run directory, or a hub id such as `owner/name`.
+
+    It goes to `device`; by default to a GPU if there is one.
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return EGC.open(_find(name)).to(device)
+
+
+def _find(name: str | Path) -> Path:
+    """The directory of a model."""
     text = str(name)
     path = Path(name)
     if text in list_models():
-        return EGC.open(SHIPPED / text)
+        return SHIPPED / text
     if path.is_dir():
         exported = path / "model"
-        return EGC.open(exported if exported.is_dir() else path)
+        return exported if exported.is_dir() else path
     if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text):
-        return EGC.open(_download(text))
+        return _download(text)
     raise ModelError(
         f"There is no model {text!r}: no shipped one and no directory. "
         f"{suggest(text, list_models())}"

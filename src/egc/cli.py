@@ -225,7 +225,7 @@ def _demo(args: argparse.Namespace) -> Result:
     from egc.training.run import Run
 
     started = time.monotonic()
-    config = Config.load("digits").with_settings([f"train.seed={args.seed}"])
+    config = Config.load("digits-demo").with_settings([f"train.seed={args.seed}"])
     config, _ = prepare(None, config)
     run = Run(args.out)
     try:

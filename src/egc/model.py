@@ -62,6 +62,11 @@ class Model:
     def device(self) -> torch.device:
         return next(self.net.parameters()).device
 
+    def to(self, device: str | torch.device) -> Self:
+        """Move the network to a device; returns the model."""
+        self.net.to(device)
+        return self
+
     def size(self) -> dict[str, float]:
         """Parameters, and the cost of one forward pass of one image (a multiply-add is 2)."""
         x = torch.zeros(1, *self.codec.shape, device=self.device)

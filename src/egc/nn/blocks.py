@@ -25,7 +25,7 @@ def timestep_embedding(t: Tensor, width: int) -> Tensor:
 
 
 def zeroed(layer: nn.Conv2d) -> nn.Conv2d:
-    """Start a residual branch (or the output) at zero, so that training starts at the identity."""
+    """Start a residual branch at zero, so that training starts at the identity."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

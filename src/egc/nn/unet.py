@@ -22,7 +22,6 @@ from egc.nn.blocks import (
     SelfAttention,
     Upsample,
     timestep_embedding,
-    zeroed,
 )
 
 
@@ -110,7 +109,9 @@ class UNet(nn.Module):
                 self.up.append(Upsample(width))
 
         self.norm = nn.GroupNorm(groups, width)
-        self.out = zeroed(nn.Conv2d(width, outputs, 3, padding=1))
+        # Not zeroed, as DDPM's is: here the channels are classes, and channels that start equal
+        # get equal gradients from the score term and are slow to tell classes apart.
+        self.out = nn.Conv2d(width, outputs, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         if cond is not None:

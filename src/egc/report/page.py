@@ -6,6 +6,7 @@ import base64
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -25,16 +26,19 @@ code { background: #f3f5f8; padding: .1rem .35rem; border-radius: .3rem; }
 """
 
 
+Picture = TypeVar("Picture", Figure, Image.Image)
+
+
 @dataclass(frozen=True)
-class Section:
+class Section(Generic[Picture]):
     """A heading, a sentence or two, and a picture."""
 
     title: str
     text: str
-    picture: Figure | Image.Image
+    picture: Picture
 
 
-def render(title: str, lead: str, figures: dict[str, str], sections: list[Section]) -> str:
+def render(title: str, lead: str, figures: dict[str, str], sections: list[Section[Any]]) -> str:
     """The whole page as one string, pictures included."""
     numbers = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
@@ -57,7 +61,7 @@ def write_page(path: Path, html: str) -> None:
     temporary.replace(path)
 
 
-def _section(section: Section) -> str:
+def _section(section: Section[Any]) -> str:
     data = base64.b64encode(png(section.picture)).decode()
     kind = ' class="pixels"' if isinstance(section.picture, Image.Image) else ""
     return (

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from egc.data.imageset import ImageSet
 from egc.evaluation.classification import Classification, evaluate_classification
@@ -33,6 +34,8 @@ class TrainingReport:
     """on the test images; None without labels"""
     energies: dict[str, float]
     """median energy at t = 0 of test images and of images the model should find strange"""
+    drawn: Image.Image
+    """samples, one class a row where there are classes"""
 
 
 def training_report(
@@ -45,7 +48,7 @@ def training_report(
 ) -> TrainingReport:
     """Draw samples, classify the test images, compare energies, and put it on one page."""
     figures = {"training data": model.config.data.source, "steps": f"{model.config.train.steps:,}"}
-    sections = []
+    sections: list[Section[Any]] = []
     if any("score" in record for record in metrics):
         sections.append(
             Section(
@@ -58,16 +61,18 @@ def training_report(
     result = _classification(model, test)
     if result is not None:
         figures = {"test accuracy": f"{result.accuracy:.1%}", **figures}
-        sections += [
+        sections.append(
             Section(
                 "Naming",
                 f"The forward pass on {len(result.labels)} test images it has never seen: true "
                 "class by predicted class.",
                 confusion_figure(result.confusion, model.classes),
-            ),
-            _drawn_by_class(model, progress),
-        ]
-    sections += [_drawn_freely(model, progress), *_paths(model)]
+            )
+        )
+    freely = _drawn_freely(model, progress)
+    by_class = _drawn_by_class(model, progress) if model.classes else None
+    sections += [by_class, freely] if by_class else [freely]
+    sections.append(_paths(model))
     groups = strange_energies(model, test) if len(test) else {}
     if groups:
         sections.append(
@@ -83,6 +88,7 @@ def training_report(
         html=render(title, lead, figures, sections),
         accuracy=None if result is None else result.accuracy,
         energies={name: float(np.median(values)) for name, values in groups.items()},
+        drawn=(by_class or freely).picture,
     )
 
 
@@ -100,7 +106,7 @@ def _classification(model: Model, test: ImageSet) -> Classification | None:
     return evaluate_classification(model, test)
 
 
-def _drawn_by_class(model: Model, progress: bool) -> Section:
+def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
     shown = list(range(min(SHOWN_CLASSES, len(model.classes))))
     labels = np.repeat(shown, EACH).tolist()
     samples = sample(model, labels, progress=progress)
@@ -114,7 +120,7 @@ def _drawn_by_class(model: Model, progress: bool) -> Section:
     )
 
 
-def _drawn_freely(model: Model, progress: bool) -> Section:
+def _drawn_freely(model: Model, progress: bool) -> Section[Image.Image]:
     samples = sample(model, count=5 * EACH, seed=10_000, progress=progress)
     return Section(
         "Drawing freely",
@@ -123,7 +129,7 @@ def _drawn_freely(model: Model, progress: bool) -> Section:
     )
 
 
-def _paths(model: Model) -> list[Section]:
+def _paths(model: Model) -> Section[Image.Image]:
     count = 5
     seeds = np.arange(20_000, 20_000 + count)
     labels = np.full(count, -1)
@@ -131,10 +137,8 @@ def _paths(model: Model) -> list[Section]:
         labels = np.arange(count) % len(model.classes)
     images, times = denoising_path(model, labels, seeds, frames=11)
     rows = images.swapaxes(0, 1).reshape(-1, *images.shape[2:])
-    return [
-        Section(
-            "From noise to image",
-            f"A few samples on their way, one a row, from t = {times[0]} to t = {times[-1]}.",
-            image_grid(rows, columns=images.shape[0], cell=48),
-        )
-    ]
+    return Section(
+        "From noise to image",
+        f"A few samples on their way, one a row, from t = {times[0]} to t = {times[-1]}.",
+        image_grid(rows, columns=images.shape[0], cell=48),
+    )

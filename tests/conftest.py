@@ -1,0 +1,72 @@
+"""Small things to test on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from egc.api import EGC
+from egc.config import Config
+
+# The tensors here are tiny, and `make test` runs one process a core.
+torch.set_num_threads(1)
+
+TINY = {
+    "data": {"source": "digits", "image_size": 8, "channels": 1},
+    "network": {
+        "channels": 8,
+        "multipliers": [1, 2],
+        "depth": 1,
+        "attention": [4],
+        "head_width": 8,
+        "groups": 4,
+    },
+    "objective": {"gamma": 0.1, "clean_stream": True},
+    "train": {
+        "steps": 4,
+        "batch_size": 8,
+        "lr": 1e-3,
+        "ema": 0.9,
+        "log_every": 2,
+        "preview_every": 4,
+        "checkpoint_every": 2,
+    },
+    "sample": {"steps": 4},
+}
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Config:
+    """A network of a few thousand parameters on 8x8 digits."""
+    return Config.from_dict(TINY)
+
+
+@pytest.fixture
+def tiny(tiny_config: Config) -> EGC:
+    """An untrained model whose weights are all non-zero, so that nothing vanishes by accident."""
+    model = EGC.build(tiny_config, [str(i) for i in range(10)])
+    return shaken(model)
+
+
+def shaken(model: EGC, seed: int = 0) -> EGC:
+    """Add noise to every weight: zero-initialised branches come alive."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.net.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model
+
+
+@pytest.fixture
+def photo_folder(tmp_path):
+    """Two classes of ten 12x12 colour images."""
+    rng = np.random.default_rng(0)
+    root = tmp_path / "photos"
+    for name, base in (("dark", 40), ("light", 200)):
+        (root / name).mkdir(parents=True)
+        for index in range(10):
+            pixels = rng.integers(base - 30, base + 30, (12, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(root / name / f"{index}.png")
+    return root
