@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src" / "egc"
 # A room may import from the rooms before it and from itself.
 ORDER = [
     ["errors"],
-    ["config", "progress", "grid"],
+    ["config", "progress", "grid", "processes"],
     ["nn"],
     ["energy", "codec", "diffusion", "data"],
     ["model"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from egc.errors import DataError, ModelError, suggest
 from egc.evaluation.classification import evaluate_classification
 from egc.grid import image_grid
 from egc.model import Model
+from egc.processes import is_main, wait_for_all
 from egc.report.card import model_card
 from egc.report.page import write_page
 from egc.report.training import training_report
@@ -128,26 +130,30 @@ class EGC(Model):
                 return cls.fit(data, preset, Path(temporary) / "run", settings, progress=progress)
         config, splits = prepare(data, preset, settings)
         place = Run(run)
+        config = _settle_gradient(config, place)
         place.check(config)
         model = cls.build(config, splits.train.classes, seed=config.train.seed)
-        place.start(config)
 
         def watch(net: EnergyModel, step: int) -> dict[str, float]:
             return model.with_net(net).preview(splits.validation, place, step)
 
-        model = model.with_net(Trainer(model, splits.train, place, watch).train(show=progress))
-        report = training_report(
-            model, splits.test, place.read_metrics(), title=place.path.name, progress=progress
-        )
-        model.facts = {
-            "trained_steps": config.train.steps,
-            "test_accuracy": report.accuracy,
-            "test_images": len(splits.test),
-            "median_energy": report.energies,
-        }
-        model.save(place.model)
-        report.drawn.save(place.samples / "final.png")
-        write_page(place.report, report.html)
+        with place.locked() if is_main() else nullcontext():
+            trainer = Trainer(model, splits.train, place, watch)
+            model = model.with_net(trainer.train(show=progress))
+            report = training_report(
+                model, splits.test, place.read_metrics(), title=place.path.name, progress=progress
+            )
+            model.facts = {
+                "trained_steps": config.train.steps,
+                "test_accuracy": report.accuracy,
+                "test_images": len(splits.test),
+                "median_energy": report.energies,
+            }
+            if is_main():
+                model.save(place.model)
+                report.drawn.save(place.samples / "final.png")
+                write_page(place.report, report.html)
+            wait_for_all()
         return model
 
     def with_net(self, net: EnergyModel) -> EGC:
@@ -160,8 +166,8 @@ class EGC(Model):
         if self.classes:
             labels = [index % len(self.classes) for index in range(PREVIEW_IMAGES)]
         samples = self.sample(labels, count=PREVIEW_IMAGES, progress=False)
-        run.samples.mkdir(parents=True, exist_ok=True)
-        image_grid(samples.images, cell=48).save(run.samples / f"step-{step:08d}.png")
+        if is_main():
+            image_grid(samples.images, cell=48).save(run.samples / f"step-{step:08d}.png")
         if self.classes and (validation.labels >= 0).any():
             result = evaluate_classification(self, validation)
             return {"validation_accuracy": result.accuracy}
@@ -234,6 +240,13 @@ def prepare(
         config = config.replace(data={"source": splits.train.name})
     shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
     return config.replace(data=shape), splits
+
+
+def _settle_gradient(config: Config, run: Run) -> Config:
+    """A run that was started with "auto" goes on with what was chosen then."""
+    if config.objective.gradient == "auto" and (before := run.saved_config()):
+        return config.replace(objective={"gradient": before.objective.gradient})
+    return config
 
 
 def _as_image_set(data: Any) -> ImageSet:

@@ -22,6 +22,7 @@ import tomli_w
 from egc.errors import ConfigError, suggest
 
 Sampler = Literal["ddpm", "ddim", "dpm++", "unipc"]
+Tracker = Literal["tensorboard", "wandb"]
 SAMPLERS: tuple[str, ...] = typing.get_args(Sampler)
 
 
@@ -104,8 +105,11 @@ class ObjectiveConfig:
     """What is minimised: score matching plus gamma times classification."""
 
     gamma: float = _at_least(0, 0.001)
-    gradient: Literal["exact", "paired"] = "exact"
-    """of the score term: by double backward, or by two first-order passes (error about 0.2 %)"""
+    gradient: Literal["exact", "paired", "auto"] = "exact"
+    """of the score term: by double backward, or by two first-order passes (error about 0.2 %);
+    "auto" measures both on this machine, once"""
+    lean: bool = False
+    """paired only: the passes of a step one after the other, in the memory of one"""
     noisy_stream: bool = True
     """classify the noised images"""
     clean_stream: bool = False
@@ -135,7 +139,19 @@ class TrainConfig:
     """steps between sample grids and validation"""
     checkpoint_every: int = _positive(5_000)
     keep: int = _positive(2)
-    """how many checkpoints stay"""
+    """how many checkpoints stay, beside the best"""
+    accumulate: int = _positive(1)
+    """parts a batch is computed in, one after the other, to save memory"""
+    activation_checkpointing: bool = False
+    """compute activations again in the backward pass instead of keeping them, to save memory"""
+    compile: bool = False
+    """torch.compile the network; with the paired gradient only"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: autocast of the network on a GPU, energies and score in fp32; exact gradient only"""
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """what to do when a loss or gradient is not finite"""
+    trackers: tuple[Tracker, ...] = ()
+    """where to send metrics besides metrics.jsonl"""
 
 
 @dataclass(frozen=True)
@@ -179,6 +195,22 @@ class Config:
             raise ConfigError(
                 f"train.warmup = {config.train.warmup} is longer than "
                 f"train.steps = {config.train.steps}."
+            )
+        paired, exact = (config.objective.gradient == kind for kind in ("paired", "exact"))
+        if config.train.compile and not paired:
+            raise ConfigError(
+                'train.compile needs objective.gradient = "paired": torch.compile cannot '
+                "differentiate twice."
+            )
+        if config.train.precision == "bf16" and paired:
+            raise ConfigError(
+                'train.precision = "bf16" needs objective.gradient = "exact": the paired one '
+                "subtracts energies that differ by less than bf16 can tell."
+            )
+        if config.objective.lean and exact:
+            raise ConfigError(
+                'objective.lean needs objective.gradient = "paired": the exact one is a single '
+                "pass; save memory with train.accumulate or train.activation_checkpointing."
             )
         return config
 

@@ -46,7 +46,9 @@ class EnergyModel(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Joint:
         """The joint model at x_t: (B, ...) images, integer timesteps 0..T-1 (one or one each)."""
-        return self.readout(self.backbone(x, self._each(t, x), cond))
+        feature_map = self.backbone(x, self._each(t, x), cond)
+        with torch.autocast(x.device.type, enabled=False):  # energies are sums: keep them exact
+            return self.readout(feature_map.to(x.dtype))
 
     def score(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Tensor:
         """grad_x f(x_t), which is sigma_t times the score of q_t; the shape of x.

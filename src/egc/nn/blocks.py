@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from egc.nn.twice import Conv2d, NormSiLU
+
 
 def timestep_embedding(t: Tensor, width: int) -> Tensor:
     """Sinusoidal features of integer timesteps: (B,) -> (B, width), cosines first."""
@@ -24,7 +26,7 @@ def timestep_embedding(t: Tensor, width: int) -> Tensor:
     return F.pad(torch.cat([angle.cos(), angle.sin()], dim=1), (0, width % 2))
 
 
-def zeroed(layer: nn.Conv2d) -> nn.Conv2d:
+def zeroed(layer: Conv2d) -> Conv2d:
     """Start a residual branch at zero, so that training starts at the identity."""
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
@@ -37,17 +39,17 @@ class ResBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, time_width: int, groups: int):
         super().__init__()
-        self.norm1 = nn.GroupNorm(groups, inputs)
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, padding=1)
+        self.norm1 = NormSiLU(groups, inputs)
+        self.conv1 = Conv2d(inputs, outputs, 3, padding=1)
         self.time = nn.Linear(time_width, outputs)
-        self.norm2 = nn.GroupNorm(groups, outputs)
-        self.conv2 = zeroed(nn.Conv2d(outputs, outputs, 3, padding=1))
-        self.skip = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.norm2 = NormSiLU(groups, outputs)
+        self.conv2 = zeroed(Conv2d(outputs, outputs, 3, padding=1))
+        self.skip = nn.Identity() if inputs == outputs else Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv1(self.norm1(x))
         h = h + self.time(F.silu(emb))[:, :, None, None]
-        h = self.conv2(F.silu(self.norm2(h)))
+        h = self.conv2(self.norm2(h))
         return self.skip(x) + h
 
 
@@ -58,8 +60,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads = channels // head_width
         self.norm = nn.GroupNorm(groups, channels)
-        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
-        self.out = zeroed(nn.Conv2d(channels, channels, 1))
+        self.qkv = Conv2d(channels, 3 * channels, 1)
+        self.out = zeroed(Conv2d(channels, channels, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         b, c, height, width = x.shape
@@ -75,7 +77,7 @@ class Downsample(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2, padding=1)
+        self.conv = Conv2d(channels, channels, 3, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(x)
@@ -89,7 +91,7 @@ class Upsample(nn.Module):
 
     def __init__(self, channels: int):
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         return self.conv(F.interpolate(x, size=size, mode="nearest"))

@@ -12,7 +12,6 @@ the score is the gradient that travels back through them.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from egc.errors import ConfigError
@@ -23,6 +22,7 @@ from egc.nn.blocks import (
     Upsample,
     timestep_embedding,
 )
+from egc.nn.twice import Conv2d, NormSiLU, recomputed
 
 
 class Stage(nn.Module):
@@ -72,12 +72,14 @@ class UNet(nn.Module):
         widths = [channels * multiplier for multiplier in multipliers]
         _check(image_size, sides, widths, attention, head_width, groups)
 
+        self.checkpointing = False
+        """compute activations again in the backward pass instead of keeping them"""
         self.channels = channels
         time_width = 4 * channels
         self.time = nn.Sequential(
             nn.Linear(channels, time_width), nn.SiLU(), nn.Linear(time_width, time_width)
         )
-        self.stem = nn.Conv2d(inputs, widths[0], 3, padding=1)
+        self.stem = Conv2d(inputs, widths[0], 3, padding=1)
 
         def stage(n_in: int, n_out: int, side: int) -> Stage:
             heads = head_width if side in attention else None
@@ -108,10 +110,10 @@ class UNet(nn.Module):
             if level > 0:
                 self.up.append(Upsample(width))
 
-        self.norm = nn.GroupNorm(groups, width)
+        self.norm = NormSiLU(groups, width)
         # Not zeroed, as DDPM's is: here the channels are classes, and channels that start equal
         # get equal gradients from the score term and are slow to tell classes apart.
-        self.out = nn.Conv2d(width, outputs, 3, padding=1)
+        self.out = Conv2d(width, outputs, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         if cond is not None:
@@ -123,16 +125,21 @@ class UNet(nn.Module):
         h = self.stem(x)
         skips = [h]
         for layer in self.down:
-            h = layer(h) if isinstance(layer, Downsample) else layer(h, emb)
+            h = layer(h) if isinstance(layer, Downsample) else self._stage(layer, h, emb)
             skips.append(h)
         for layer in self.middle:
-            h = layer(h, emb)
+            h = self._stage(layer, h, emb)
         for layer in self.up:
             if isinstance(layer, Upsample):
                 h = layer(h, size=skips[-1].shape[-2:])
             else:
-                h = layer(torch.cat([h, skips.pop()], dim=1), emb)
-        return self.out(F.silu(self.norm(h)))
+                h = self._stage(layer, torch.cat([h, skips.pop()], dim=1), emb)
+        return self.out(self.norm(h))
+
+    def _stage(self, stage: nn.Module, x: Tensor, emb: Tensor) -> Tensor:
+        if self.checkpointing and torch.is_grad_enabled():
+            return recomputed(stage, x, emb)
+        return stage(x, emb)
 
 
 def level_sides(image_size: int, levels: int) -> list[int]:

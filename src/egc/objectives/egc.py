@@ -6,8 +6,8 @@
 
 The first term needs the gradient of a gradient. There are two ways to it.
 
-`exact`: double backward. s is itself a backward pass, and training goes back through it. The fused
-attention kernels have no second derivative, so the forward pass is held to the plain one.
+`exact`: double backward. s is itself a backward pass, and training goes back through it, over
+layers that are cheap to differentiate twice (`egc.nn.twice`).
 
 `paired`: with r = s + eps held constant, the gradient of mean(r^2) in the parameters is 2/N times
 that of the directional derivative of f along r, for which two first-order passes suffice:
@@ -15,15 +15,18 @@ that of the directional derivative of f along r, for which two first-order passe
     grad_theta mean(r^2) = 2/N grad_theta sum (f(x + h r) - f(x - h r)) / (2 h) + O(h^2)
 
 with h = 0.01 / rms(r) for each image. Only first-order kernels run, and the classification terms
-ride along on the same evaluations.
+ride along on the same evaluations. The two sides, and the clean stream, are one pass over a batch
+of two or three times the size; `lean` makes them passes of their own, one after the other, in the
+memory of one.
 
-Either way s is computed inside `forward`, so that wrappers of the module (DDP) see a single loss
-to go back from.
+So a step is a list of `Pass`es, each an evaluation of the network whose loss adds to the step's.
+`plan` makes the list; `forward` evaluates one, inside the module, so that wrappers such as DDP and
+FSDP see it as an ordinary forward pass followed by an ordinary backward pass.
 
 Options of the published recipe: w_t = sqrt(abar_t), the clean stream (t = 0, its own, stronger
 augmentation) and label smoothing. A label of -1 means "unknown": such an image takes part in the
 score term alone. Cross-entropies are summed over labelled images and divided by all, so a batch
-split over processes gives the same gradient.
+split into parts, or over processes, gives the same gradient.
 """
 
 from __future__ import annotations
@@ -33,29 +36,57 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from egc.config import ObjectiveConfig
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
+from egc.nn.twice import differentiated_twice, input_gradient_only
 
 PAIR_STEP = 0.01
 """root mean square of the displacement h r, in model space"""
 
 
 class Batch(NamedTuple):
-    """What one training step sees, in model space."""
+    """What one training step sees, in model space. The loss is a function of it."""
 
     x0: Tensor
     """images of the noised stream; (B, C, H, W)"""
     labels: Tensor
     """class indices, -1 where unknown; (B,)"""
+    t: Tensor
+    """noise levels; (B,)"""
+    eps: Tensor
+    """noise; (B, C, H, W)"""
     clean: Tensor | None = None
     """the same images as the clean stream sees them"""
 
+    def split(self, parts: int) -> list[Batch]:
+        """The batch in `parts` pieces, for accumulating gradients."""
+        columns = [column.chunk(parts) for column in self if column is not None]
+        return [Batch(*piece) for piece in zip(*columns, strict=True)]
+
+
+class Pass(NamedTuple):
+    """One evaluation of the network, and the weight of each image in each term of the loss."""
+
+    x: Tensor
+    t: Tensor
+    labels: Tensor
+    noisy: Tensor
+    """weights of the cross-entropies of the noised stream; (B,)"""
+    clean: Tensor
+    """weights of the cross-entropies of the clean stream; (B,)"""
+    density: Tensor
+    """weights of the images' score terms (exact), or of f, whose weighted sum has their gradient
+    (paired); (B,)"""
+    score: Tensor
+    """the score term's value, where it is known already (paired); a scalar"""
+    eps: Tensor | None = None
+    """the noise that -grad f is regressed on (exact)"""
+
 
 class Terms(NamedTuple):
-    """The loss and its parts, the parts detached."""
+    """A loss and its parts, the parts detached. The terms of the passes of a step add up."""
 
     loss: Tensor
     parts: dict[str, Tensor]
@@ -70,74 +101,74 @@ class EGCObjective(nn.Module):
         self.diffusion = diffusion
         self.config = config
 
-    def forward(self, batch: Batch, generator: torch.Generator) -> Terms:
-        """Draw noise levels and noise from `generator`, and evaluate the loss."""
-        x0 = batch.x0
-        t = torch.randint(self.diffusion.steps, (len(x0),), generator=generator).to(x0.device)
-        eps = torch.randn(x0.shape, generator=generator, dtype=x0.dtype).to(x0.device)
+    def plan(self, batch: Batch, share: float = 1.0) -> list[Pass]:
+        """The passes of a batch, which is this share of all images of the step."""
+        x0, labels, t, eps, clean_images = batch
+        count = len(x0)
         x_t = self.diffusion.noise(x0, t, eps)
-        if self.config.gradient == "exact":
-            return self._exact(batch, x_t, t, eps)
-        return self._paired(batch, x_t, t, eps)
 
-    def _exact(self, batch: Batch, x_t: Tensor, t: Tensor, eps: Tensor) -> Terms:
-        x_t.requires_grad_(True)
-        with sdpa_kernel(SDPBackend.MATH):
-            joint = self.net(x_t, t)
-        (s,) = torch.autograd.grad(joint.log_density.sum(), x_t, create_graph=True)
-        clean_logits = None if batch.clean is None else self.net(batch.clean, 0).logits
-        return self._terms((s + eps).square().mean(), [joint.logits], clean_logits, batch, t)
-
-    def _paired(self, batch: Batch, x_t: Tensor, t: Tensor, eps: Tensor) -> Terms:
-        r = self.net.score(x_t, t) + eps
-        each_image = tuple(range(1, r.ndim))
-        rms = r.square().mean(dim=each_image, keepdim=True).sqrt().clamp(min=1e-12)
-        h = PAIR_STEP / rms
-        # Both sides, and the clean stream, in one pass.
-        inputs = [x_t + h * r, x_t - h * r]
-        times = [t, t]
-        if batch.clean is not None:
-            inputs.append(batch.clean)
-            times.append(torch.zeros_like(t))
-        joint = self.net(torch.cat(inputs), torch.cat(times))
-        f_plus, f_minus, *_ = joint.log_density.split(len(t))
-        logits_plus, logits_minus, *clean = joint.logits.split(len(t))
-        # The value is mean(r^2); the gradient is that of the directional derivative along r.
-        along_r = ((f_plus - f_minus) / (2 * h.flatten())).sum() * 2 / r.numel()
-        score_loss = r.square().mean() + (along_r - along_r.detach())
-        return self._terms(
-            score_loss, [logits_plus, logits_minus], clean[0] if clean else None, batch, t
-        )
-
-    def _terms(
-        self,
-        score_loss: Tensor,
-        noisy_logits: list[Tensor],
-        clean_logits: Tensor | None,
-        batch: Batch,
-        t: Tensor,
-    ) -> Terms:
-        """Add the classification terms to the score term."""
-        loss = score_loss
-        parts = {"score": score_loss.detach()}
+        zero = x0.new_zeros(count)
+        each = zero + share / count
+        noisy = zero
         if self.config.noisy_stream:
-            weight = torch.ones_like(t, dtype=score_loss.dtype)
+            noisy = each
             if self.config.time_weight:
-                weight = self.diffusion.alphas_cumprod.to(t.device)[t].sqrt().to(weight)
-            each = [self._cross_entropy(logits, batch.labels) for logits in noisy_logits]
-            parts["class_noisy"] = ce = (weight * torch.stack(each).mean(dim=0)).mean()
-            loss = loss + self.config.gamma * ce
-        if clean_logits is not None:
-            parts["class_clean"] = ce = self._cross_entropy(clean_logits, batch.labels).mean()
-            loss = loss + self.config.gamma * ce
-        return Terms(loss, {"loss": loss.detach()} | {k: v.detach() for k, v in parts.items()})
+                noisy = each * self.diffusion.alphas_cumprod.to(t.device)[t].sqrt().to(each)
 
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """One value an image, zero where the label is unknown."""
-        return F.cross_entropy(
-            logits,
-            labels,
+        if self.config.gradient == "exact":
+            passes = [Pass(x_t, t, labels, noisy, zero, each, x0.new_zeros(()), eps)]
+        else:
+            r, h = self._residual(x_t, t, eps)
+            density = each / (h.flatten() * x0[0].numel())
+            score = share * r.square().mean()
+            passes = [
+                Pass(x_t + h * r, t, labels, noisy / 2, zero, density, score),
+                Pass(x_t - h * r, t, labels, noisy / 2, zero, -density, 0 * score),
+            ]
+        if clean_images is not None:
+            start = torch.zeros_like(t)
+            passes.append(Pass(clean_images, start, labels, zero, each, zero, x0.new_zeros(())))
+        if self.config.gradient == "paired" and not self.config.lean:
+            passes = [_joined(passes)]
+        return passes
+
+    def forward(self, part: Pass) -> Terms:
+        """The loss of one pass."""
+        score = part.score
+        if part.eps is None:
+            joint = self.net(part.x, part.t)
+            # The value is that of the score term; the gradient is that of the weighted sum.
+            along_r = (part.density * joint.log_density).sum()
+            loss = score + (along_r - along_r.detach())
+        else:
+            x = part.x.detach().requires_grad_(True)
+            with differentiated_twice():
+                joint = self.net(x, part.t)
+            with input_gradient_only():
+                (s,) = torch.autograd.grad(joint.log_density.sum(), x, create_graph=True)
+            loss = score = (part.density * (s + part.eps).square().flatten(1).mean(dim=1)).sum()
+        each = F.cross_entropy(
+            joint.logits,
+            part.labels,
             reduction="none",
             ignore_index=-1,
             label_smoothing=self.config.label_smoothing,
         )
+        noisy, clean = (part.noisy * each).sum(), (part.clean * each).sum()
+        loss = loss + self.config.gamma * (noisy + clean)
+        parts = {"loss": loss, "score": score, "class_noisy": noisy, "class_clean": clean}
+        return Terms(loss, {name: value.detach() for name, value in parts.items()})
+
+    def _residual(self, x_t: Tensor, t: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
+        """r = s + eps, and the step h along it for each image."""
+        r = self.net.score(x_t, t) + eps
+        every = tuple(range(1, r.ndim))
+        rms = r.square().mean(dim=every, keepdim=True).sqrt().clamp(min=1e-12)
+        return r, PAIR_STEP / rms
+
+
+def _joined(passes: list[Pass]) -> Pass:
+    """Several passes as one over all their images."""
+    x, t, labels, noisy, clean, density, scores, _ = zip(*passes, strict=True)
+    joined = (torch.cat(column) for column in (x, t, labels, noisy, clean, density))
+    return Pass(*joined, torch.stack(scores).sum())

@@ -20,6 +20,7 @@ from egc.diffusion import ReverseStep
 from egc.errors import ConfigError
 from egc.grid import image_grid
 from egc.model import Model
+from egc.processes import is_main, share, whole
 from egc.progress import progress_line
 
 
@@ -80,21 +81,22 @@ def sample(
     batch_size: int = 100,
     progress: bool = True,
 ) -> Samples:
-    """Draw images; see `egc.EGC.sample`."""
+    """Draw images; see `egc.EGC.sample`. Of several processes, each draws its share."""
     indices = _labels_for(model, labels, count)
     seeds = _seeds_for(seed, len(indices))
-    parts = []
-    batches = [slice(i, i + batch_size) for i in range(0, len(seeds), batch_size)]
+    mine = np.array(share(list(range(len(seeds)))), dtype=int)
+    batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
     count_steps = len(batches) * (steps or model.config.sample.steps)
-    with progress_line("Sampling", count_steps, show=progress) as line:
+    images: list[np.ndarray] = []
+    with progress_line("Sampling", count_steps, show=progress and is_main()) as line:
         for rows in batches:
             for step in sample_steps(
                 model, indices[rows], seeds[rows], steps=steps, sampler=sampler, guidance=guidance
             ):
                 line.advance()
                 x = step.x
-            parts.append(model.codec.decode(x))
-    return Samples(np.concatenate(parts), indices, seeds, model.classes)
+            images += list(model.codec.decode(x))
+    return Samples(np.stack(whole(images)), indices, seeds, model.classes)
 
 
 def sample_steps(

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from egc.config import Config
 from egc.errors import ConfigError, RunError
 
-# Keys that change what is written down, or when training ends, but not what is learned.
+# Keys that change what is written down or how a step is computed, but not what is learned.
 FREE_KEYS = {
+    "objective.lean",
+    "train.accumulate",
+    "train.activation_checkpointing",
+    "train.compile",
     "train.log_every",
     "train.preview_every",
     "train.checkpoint_every",
     "train.keep",
+    "train.trackers",
     "sample.sampler",
     "sample.steps",
     "sample.guidance",
@@ -34,21 +43,28 @@ class Run:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.report = self.path / "report.html"
+        self.lock_file = self.path / ".lock"
+
+    def saved_config(self) -> Config | None:
+        """The configuration this directory was made by, if it is a run."""
+        if not self.config.exists():
+            return None
+        try:
+            return Config.from_dict(tomllib.loads(self.config.read_text()))
+        except (tomllib.TOMLDecodeError, ConfigError) as error:
+            raise RunError(f"{self.config} cannot be read: {error}") from None
 
     def check(self, config: Config) -> None:
         """Refuse a directory that holds something else, before anything is written."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file; a run needs a directory of its own.")
-        if not self.config.exists():
-            if self.path.is_dir() and any(self.path.iterdir()):
+        before = self.saved_config()
+        if before is None:
+            if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
                 raise RunError(
                     f"{self.path} is neither empty nor a run of EGC; choose another directory."
                 )
             return
-        try:
-            before = Config.from_dict(tomllib.loads(self.config.read_text()))
-        except (tomllib.TOMLDecodeError, ConfigError) as error:
-            raise RunError(f"{self.config} cannot be read: {error}") from None
         free = set(FREE_KEYS)
         if config.train.lr_decay == "none":
             free.add("train.steps")  # without decay, a longer run is the same run, continued
@@ -64,7 +80,27 @@ class Run:
         """Create the directory and write down the configuration."""
         for folder in (self.samples, self.checkpoints):
             folder.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(config.to_toml())
+        temporary = self.config.with_suffix(".tmp")
+        temporary.write_text(config.to_toml())
+        temporary.replace(self.config)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory: a second trainer is refused. A killed one lets go by itself."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.lock_file.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                file.seek(0)
+                raise RunError(
+                    f"{self.path} is being trained by process {file.read().strip() or '?'}; "
+                    "wait for it, or use another directory."
+                ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            yield
 
     def clear(self) -> None:
         """Remove a former run, and nothing that a run does not write."""
@@ -74,9 +110,15 @@ class Run:
             file.unlink(missing_ok=True)
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        if not self.metrics.exists():
-            return []
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+        """The records so far; a line cut short by a crash is left out."""
+        records = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text().splitlines():
+                try:
+                    records.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        return records
 
     def log(self, record: dict[str, Any]) -> None:
         with self.metrics.open("a") as file:
@@ -85,4 +127,6 @@ class Run:
     def rewind(self, step: int) -> None:
         """Forget metrics from after `step`, which training is about to write again."""
         kept = [record for record in self.read_metrics() if record["step"] <= step]
-        self.metrics.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        temporary = self.metrics.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        temporary.replace(self.metrics)

@@ -58,7 +58,7 @@ class BatchStream:
         self.rank = rank
         self.processes = processes
 
-    def __call__(self, step: int) -> tuple[Batch, torch.Generator]:
+    def __call__(self, step: int) -> Batch:
         train, data = self.config.train, self.config.data
         positions = positions_at(step, train.batch_size, len(self.data), train.seed)
         positions = positions[self.rank :: self.processes]
@@ -71,4 +71,6 @@ class BatchStream:
             clean = self.codec.encode(augment(images, data.augment_clean, generator))
             clean = clean.to(self.device)
         labels = torch.as_tensor(self.data.labels[positions]).to(self.device)
-        return Batch(x0, labels, clean), generator
+        t = torch.randint(self.config.diffusion.steps, (len(x0),), generator=generator)
+        eps = torch.randn(x0.shape, generator=generator)
+        return Batch(x0, labels, t.to(self.device), eps.to(self.device), clean)

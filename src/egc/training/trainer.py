@@ -1,35 +1,46 @@
 """The training loop.
 
 `Trainer.train` is the whole of it. Everything random comes from (seed, rank, step), everything
-that changes is in the checkpoint, so stopping and starting again gives the same weights.
+that changes is in the checkpoint, so stopping and starting again gives the same weights. Under
+`torchrun` or `accelerate launch`, all processes run this code and the main one writes.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
-import time
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
 
-from egc.config import TrainConfig
+from egc.config import Config, TrainConfig
 from egc.data.imageset import ImageSet
 from egc.energy import EnergyModel
-from egc.errors import TrainingError
+from egc.errors import ConfigError, TrainingError
 from egc.model import Model
-from egc.objectives.egc import EGCObjective
+from egc.nn.unet import UNet
+from egc.objectives.egc import Batch, EGCObjective
 from egc.progress import progress_line
+from egc.training.averages import Averages
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from egc.training.choose import choose_gradient
 from egc.training.ema import EMA
 from egc.training.run import Run
+from egc.training.state import pack_state, unpack_state
+from egc.training.stop import StoppedError, stop_on_signals
 from egc.training.stream import BatchStream
 
 Watch = Callable[[EnergyModel, int], dict[str, float]]
 """(averaged network, steps done) -> figures to log; called every `preview_every` steps"""
+
+QUALITY = "validation_accuracy"
+"""the figure by which the best checkpoint is known"""
+MOST_SKIPPED = 10
+"""non-finite steps in a row after which `on_nonfinite = "skip"` gives up"""
 
 
 class Trainer:
@@ -39,14 +50,9 @@ class Trainer:
         self.config: TrainConfig = model.config.train
         self.run = run
         self.watch = watch
-        self.accelerator = Accelerator()
+        self.accelerator = _accelerator(self.config, run)
         self.net = model.net.train().requires_grad_(True)
-        self.ema = EMA(self.net, self.config.ema)
-        self.ema.net.to(self.accelerator.device)
-        self.objective, self.optimizer = self.accelerator.prepare(
-            EGCObjective(self.net, model.diffusion, model.config.objective),
-            torch.optim.Adam(self.net.parameters(), lr=self.config.lr),
-        )
+        self.net.to(self.accelerator.device)
         self.stream = BatchStream(
             data,
             model.codec,
@@ -55,90 +61,139 @@ class Trainer:
             self.accelerator.process_index,
             self.accelerator.num_processes,
         )
+        if model.config.objective.gradient == "auto":
+            chosen = choose_gradient(model, self.stream)
+            model.config = model.config.replace(objective={"gradient": chosen})
+        self.ema = EMA(self.net, self.config.ema)
+        _prepare_network(self.net, model.config)
+        self.plan = EGCObjective(self.net, model.diffusion, model.config.objective).plan
+        self.objective, self.optimizer = self.accelerator.prepare(
+            EGCObjective(self.net, model.diffusion, model.config.objective),
+            torch.optim.Adam(self.net.parameters(), lr=self.config.lr),
+        )
         self.step = 0
-        self._resume()
+        self.skipped = 0
+        self.quality: float | None = None
+        self._start(model.config)
 
     def train(self, *, show: bool = True) -> EnergyModel:
         """Train to the last step; returns the averaged network."""
         config = self.config
+        show = show and self.accelerator.is_main_process
         torch.set_flush_denormal(True)  # vanishing numbers would otherwise be slow on CPUs
-        seen = _Averages()
-        with progress_line("Training", config.steps, done=self.step, show=show) as line:
+        seen = Averages()
+        line_of = progress_line("Training", config.steps, done=self.step, show=show)
+        with line_of as line, stop_on_signals() as asked:
             while self.step < config.steps:
-                # Loss of this step's batch, and its gradient.
-                batch, generator = self.stream(self.step)
-                terms = self.objective(batch, generator)
-                self.accelerator.backward(terms.loss)
+                # The gradient of this step's loss.
+                terms = self._backward(self.stream(self.step))
                 norm = self.accelerator.clip_grad_norm_(
                     self.net.parameters(), config.clip or math.inf
                 )
-                seen.add({**terms.parts, "gradient": norm}, images=config.batch_size)
-                self._check_finite(terms.parts, norm)
+                terms, stop = self._agree({**terms, "gradient": float(norm)}, asked.number)
 
                 # Move the weights, and their average behind them.
                 lr = learning_rate(config, self.step)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = lr
-                self.optimizer.step()
+                if self._is_finite(terms):
+                    for group in self.optimizer.param_groups:
+                        group["lr"] = lr
+                    self.optimizer.step()
+                    self.ema.update(self.net, self.step)
+                    seen.add(terms, images=config.batch_size)
                 self.optimizer.zero_grad()
-                self.ema.update(self.net, self.step)
                 self.step += 1
 
                 # Write down how it goes.
                 line.advance()
-                if self._due(config.log_every):
-                    record = seen.pop()
-                    self.run.log({"step": self.step, "lr": lr, **record})
-                    line.advance(0, note=f"loss {record['loss']:.3f}  score {record['score']:.3f}")
+                if self._due(config.log_every) and (record := seen.pop()).get("loss"):
+                    self._log({"lr": lr, **record})
+                    line.advance(0, note=_note(record))
                 if self.watch and self._due(config.preview_every):
-                    self.run.log({"step": self.step, **self.watch(self.ema.net, self.step)})
-                if self._due(config.checkpoint_every):
+                    self._log(figures := self.watch(self.ema.net, self.step))
+                    self.quality = figures.get(QUALITY)
+                if stop or self._due(config.checkpoint_every):
                     self._save()
+                if stop:
+                    raise StoppedError(self.step, stop)
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
         return self.ema.net
+
+    def _backward(self, batch: Batch) -> dict[str, float]:
+        """Accumulate the gradient over the passes of a step; gives the terms of its loss.
+
+        Processes exchange gradients once, in the last pass.
+        """
+        terms: defaultdict[str, Any] = defaultdict(float)
+        pieces = batch.split(self.config.accumulate)
+        for piece in pieces:
+            passes = self.plan(piece, share=len(piece.x0) / len(batch.x0))
+            for part in passes:
+                last = piece is pieces[-1] and part is passes[-1]
+                alone = nullcontext() if last else self.accelerator.no_sync(self.objective)
+                with alone:
+                    result = self.objective(part)
+                    self.accelerator.backward(result.loss)
+                for name, value in result.parts.items():
+                    terms[name] += value
+        return {name: float(value) for name, value in terms.items()}
+
+    def _agree(self, terms: dict[str, float], stop: int) -> tuple[dict[str, float], int]:
+        """The mean of the terms over all processes, and whether any was asked to stop."""
+        if self.accelerator.num_processes == 1:
+            return terms, stop
+        mine = torch.tensor([*terms.values(), float(stop)], device=self.accelerator.device)
+        every = self.accelerator.gather(mine[None])
+        means = every[:, :-1].double().mean(dim=0).tolist()
+        return dict(zip(terms, means, strict=True)), int(every[:, -1].max())
+
+    def _is_finite(self, terms: Mapping[str, float]) -> bool:
+        """Whether this step may count; if not, stop or skip it as configured."""
+        bad = [name for name, value in terms.items() if not math.isfinite(value)]
+        if not bad:
+            self.skipped = 0
+            return True
+        # The last is the total; name the term it came from.
+        name = next((name for name in bad if name != "loss"), bad[0])
+        self.skipped += 1
+        if self.config.on_nonfinite == "stop" or self.skipped > MOST_SKIPPED:
+            often = f", {self.skipped} times in a row" if self.skipped > 1 else ""
+            raise TrainingError(
+                f"Training stopped at step {self.step}: the {name} term is {terms[name]}{often}. "
+                "The last checkpoint is whole. A lower train.lr, or a warm-up (train.warmup), "
+                "usually helps."
+            )
+        self._log({"skipped": name})
+        return False
 
     def _due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self.config.steps
 
-    def _check_finite(self, parts: dict[str, Tensor], norm: Any) -> None:
-        for name, value in {**parts, "gradient": norm}.items():
-            if not math.isfinite(float(value)):
-                raise TrainingError(
-                    f"Training stopped at step {self.step}: the {name} term is {float(value)}. "
-                    "A lower train.lr, or a warm-up (train.warmup), usually helps."
-                )
+    def _log(self, record: Mapping[str, Any]) -> None:
+        if self.accelerator.is_main_process and record:
+            self.run.log({"step": self.step, **record})
+            numbers = {k: v for k, v in record.items() if isinstance(v, int | float)}
+            self.accelerator.log(numbers, step=self.step)
 
     def _save(self) -> None:
-        tensors = {f"net/{name}": w for name, w in self.net.state_dict().items()}
-        tensors |= {f"ema/{name}": w for name, w in self.ema.net.state_dict().items()}
-        for name, parameter in self.net.named_parameters():
-            for key, value in self.optimizer.state[parameter].items():
-                tensors[f"adam/{name}/{key}"] = value
-        tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
-        save_checkpoint(
-            self.run.checkpoints, Checkpoint(self.step, tensors), keep=self.config.keep
-        )
+        if self.accelerator.is_main_process:
+            tensors = pack_state(self.net, self.ema.net, self.optimizer)
+            checkpoint = Checkpoint(self.step, tensors, self.quality)
+            save_checkpoint(self.run.checkpoints, checkpoint, keep=self.config.keep)
+        self.quality = None  # belongs to this step alone
 
-    def _resume(self) -> None:
-        """Pick up the newest whole checkpoint, if there is one."""
+    def _start(self, config: Config) -> None:
+        """Pick up the newest whole checkpoint, if there is one, and write down what is run."""
         found = newest_checkpoint(self.run.checkpoints)
-        if found is None:
-            self.run.rewind(-1)
-            return
-        self.step = found.step
-        self.run.rewind(self.step)
-        groups = _by_prefix(found.tensors)
-        self.net.load_state_dict(groups["net"])
-        self.ema.net.load_state_dict(groups["ema"])
-        state: dict[int, dict[str, Tensor]] = {
-            index: {
-                key.removeprefix(f"{name}/"): value
-                for key, value in groups["adam"].items()
-                if key.startswith(f"{name}/")
-            }
-            for index, (name, _) in enumerate(self.net.named_parameters())
-        }
-        saved = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({"state": state, "param_groups": saved["param_groups"]})
+        if found is not None:
+            self.step = found.step
+            unpack_state(found.tensors, self.net, self.ema.net, self.optimizer)
+        self.accelerator.wait_for_everyone()
+        if self.accelerator.is_main_process:
+            self.run.start(config)
+            self.run.rewind(self.step if found else -1)
+        if self.config.trackers:
+            self.accelerator.init_trackers("egc")
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -149,35 +204,36 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return lr * min(1.0, (step + 1) / (config.warmup + 1))
 
 
-class _Averages:
-    """Means of what was seen since the last record, and the speed."""
-
-    def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
-        self._sums: defaultdict[str, Any] = defaultdict(float)
-        self._counts: defaultdict[str, int] = defaultdict(int)
-        self._images = 0
-        self._since = time.monotonic()
-
-    def add(self, values: dict[str, Any], images: int) -> None:
-        for name, value in values.items():
-            self._sums[name] = self._sums[name] + value
-            self._counts[name] += 1
-        self._images += images
-
-    def pop(self) -> dict[str, float]:
-        record = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
-        record["images_per_second"] = self._images / (time.monotonic() - self._since)
-        self._start()
-        return record
+def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
+    for name in config.trackers:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"train.trackers has {name!r}, which is not installed: pip install 'egc[{name}]'."
+            )
+    mixed = "bf16" if config.precision == "bf16" else "no"
+    accelerator = Accelerator(
+        mixed_precision=mixed, log_with=list(config.trackers) or None, project_dir=run.path
+    )
+    if mixed == "bf16" and accelerator.device.type == "cpu":
+        raise ConfigError("train.precision = 'bf16' needs a GPU; on a CPU, 'fp32' is faster.")
+    if config.batch_size % (accelerator.num_processes * config.accumulate):
+        raise ConfigError(
+            f"train.batch_size = {config.batch_size} must divide evenly into "
+            f"{accelerator.num_processes} processes x train.accumulate = {config.accumulate}."
+        )
+    return accelerator
 
 
-def _by_prefix(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """{"net/a": x, "ema/a": y} -> {"net": {"a": x}, "ema": {"a": y}}."""
-    groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-    for key, tensor in tensors.items():
-        prefix, _, name = key.partition("/")
-        groups[prefix][name] = tensor
-    return groups
+def _prepare_network(net: EnergyModel, config: Config) -> None:
+    """Options that change how the network is computed, and not what."""
+    if config.train.activation_checkpointing:
+        cast(UNet, net.backbone).checkpointing = True
+    if config.train.compile:
+        net.backbone.compile()
+
+
+def _note(record: Mapping[str, float]) -> str:
+    return (
+        f"loss {record['loss']:.3f}  score {record['score']:.3f}  "
+        f"{record['images_per_second']:.0f} images/s"
+    )

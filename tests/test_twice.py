@@ -1,0 +1,82 @@
+"""Hand-derived second derivatives, against finite differences and against PyTorch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import gradcheck, gradgradcheck
+
+from egc.nn.twice import Conv2d, NormSiLU, differentiated_twice, input_gradient_only
+
+DOUBLE = torch.float64
+
+
+def random(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=DOUBLE).requires_grad_(True)
+
+
+def conv(stride, kernel):
+    layer = Conv2d(3, 4, kernel, stride=stride, padding=kernel // 2).to(DOUBLE)
+    return layer, random(2, 3, 5, 5)
+
+
+def norm():
+    layer = NormSiLU(2, 4).to(DOUBLE)
+    with torch.no_grad():
+        layer.weight.copy_(random(4, seed=3))
+        layer.bias.copy_(random(4, seed=4))
+    return layer, random(2, 4, 3, 3)
+
+
+LAYERS = {
+    "3x3": lambda: conv(1, 3),
+    "strided": lambda: conv(2, 3),
+    "1x1": lambda: conv(1, 1),
+    "norm": norm,
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_first_derivative(name):
+    layer, x = LAYERS[name]()
+
+    def twice(x, weight, bias):
+        with differentiated_twice():
+            return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
+
+    assert gradcheck(twice, (x, layer.weight, layer.bias))
+    torch.testing.assert_close(twice(x, layer.weight, layer.bias), layer(x))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_derivative_of_the_input_gradient(name):
+    """gradcheck of gx itself, as a function of gy, x and the weights."""
+    layer, x = LAYERS[name]()
+    gy = random(*layer(x).shape, seed=1)
+
+    def input_gradient(gy, x, weight, bias):
+        with differentiated_twice():
+            y = torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
+        with input_gradient_only():
+            return torch.autograd.grad(y, x, gy, create_graph=True)[0]
+
+    assert gradcheck(input_gradient, (gy, x, layer.weight, layer.bias))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_second_derivative_in_general(name):
+    """Outside of the score pass the layers remain twice differentiable in everything."""
+    layer, x = LAYERS[name]()
+
+    def twice(x, weight, bias):
+        with differentiated_twice():
+            return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
+
+    assert gradgradcheck(twice, (x, layer.weight, layer.bias))
+
+
+def test_plain_layers_are_pytorchs_own():
+    layer, x = norm()
+    expected = F.silu(F.group_norm(x, 2, layer.weight, layer.bias))
+    torch.testing.assert_close(layer(x), expected)
+    assert "NormSiLU" not in str(layer(x).grad_fn)
