@@ -5,7 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
-from egc.nn.twice import Conv2d, NormSiLU, differentiated_twice, input_gradient_only
+from egc.nn.twice import (
+    Conv2d,
+    NormSiLU,
+    attention,
+    differentiated_twice,
+    input_gradient_only,
+)
 
 DOUBLE = torch.float64
 
@@ -73,6 +79,33 @@ def test_second_derivative_in_general(name):
             return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
 
     assert gradgradcheck(twice, (x, layer.weight, layer.bias))
+
+
+def qkv():
+    return random(2, 3, 4), random(2, 5, 4, seed=1), random(2, 5, 4, seed=2)
+
+
+def test_attention_and_its_first_derivative():
+    def twice(q, k, v):
+        with differentiated_twice():
+            return attention(q, k, v)
+
+    assert gradcheck(twice, qkv())
+    torch.testing.assert_close(twice(*qkv()), F.scaled_dot_product_attention(*qkv()))
+
+
+def test_attention_second_derivative():
+    def twice(q, k, v):
+        with differentiated_twice():
+            return attention(q, k, v)
+
+    assert gradgradcheck(twice, qkv())
+
+
+def test_fused_attention_is_used_outside():
+    """Also for the layout the U-Net has, where the width is not the last axis in memory."""
+    q, k, v = (torch.randn(2, 4, 8, 16, requires_grad=True).mT for _ in range(3))
+    assert "Flash" in str(attention(q, k, v).grad_fn)
 
 
 def test_plain_layers_are_pytorchs_own():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +44,10 @@ class Verb(NamedTuple):
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET|FILE.toml", help="a preset's name or a file")
-    parser.add_argument("--run", required=True, metavar="DIR", help="where the run is kept")
+    # torchrun takes `--run` for an abbreviation of an option of its own: hence the second name.
+    parser.add_argument(
+        "--run", "--run-dir", required=True, metavar="DIR", help="where the run is kept"
+    )
     parser.add_argument(
         "--set",
         dest="settings",
@@ -116,12 +120,13 @@ def _sample_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sample(args: argparse.Namespace) -> Result:
     from egc.api import load
+    from egc.processes import is_main
 
     model = load(args.model)
     samples = model.sample(
         args.labels, args.count, args.steps, args.sampler, args.guidance, args.seed
     )
-    path = samples.save(args.out)
+    path = samples.save(args.out) if is_main() else Path(args.out)
     names = [model.classes[label] if label >= 0 else None for label in samples.labels]
     data = {
         "out": str(path),
@@ -356,8 +361,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         known = isinstance(error, EGCError)
         print(f"error: {error if known else _unexpected(error)}", file=sys.stderr)
         return error.exit_code if isinstance(error, EGCError) else 1
-    print(json.dumps(result.data) if args.json else result.text)
-    print(f"next: {result.next}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+        print(json.dumps(result.data) if args.json else result.text)
+        print(f"next: {result.next}", file=sys.stderr)
     return 0
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
@@ -37,11 +38,21 @@ def whole(shares: Sequence[Item]) -> list[Item]:
     """The results of all processes for a list that was dealt out by `share`, in its order."""
     if process_count() == 1:
         return list(shares)
-    PartialState()  # joins the process group, if nobody did so before
+    _join()
     dealt = gather_object([list(shares)])
     return [dealt[i % len(dealt)][i // len(dealt)] for i in range(sum(map(len, dealt)))]
 
 
 def wait_for_all() -> None:
     if process_count() > 1:
-        PartialState().wait_for_everyone()
+        _join().wait_for_everyone()
+
+
+def runs_on_cpu() -> bool:
+    """Whether several processes have to make do without GPUs, which accelerate must be told."""
+    return process_count() > 1 and not torch.cuda.is_available()
+
+
+def _join() -> PartialState:
+    """The process group, joined if nobody did so before."""
+    return PartialState(cpu=runs_on_cpu())

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from egc.nn.twice import Conv2d, NormSiLU
+from egc.nn.twice import Conv2d, NormSiLU, attention
 
 
 def timestep_embedding(t: Tensor, width: int) -> Tensor:
@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
         # (B, 3C, H, W) -> three of (B, heads, positions, head width)
         qkv = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, height * width)
         q, k, v = qkv.transpose(-1, -2).unbind(1)
-        h = F.scaled_dot_product_attention(q, k, v)
+        h = attention(q, k, v)
         return x + self.out(h.transpose(-1, -2).reshape(b, c, height, width))
 
 

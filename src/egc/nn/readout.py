@@ -18,8 +18,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from egc.nn.twice import attention
 
 
 class Joint(NamedTuple):
@@ -51,7 +52,7 @@ class DenseReadout(nn.Module):
 
     def forward(self, feature_map: Tensor) -> Joint:
         tokens = with_mean_token(feature_map)
-        logits = F.scaled_dot_product_attention(tokens[:, :1], tokens, tokens).squeeze(1)
+        logits = attention(tokens[:, :1], tokens, tokens).squeeze(1)
         return Joint(feature_map.logsumexp(dim=1).sum(dim=(1, 2)), logits)
 
 
@@ -73,6 +74,6 @@ class PooledReadout(nn.Module):
             each.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for each in (self.query(tokens[:, :1]), self.key(tokens), self.value(tokens))
         )
-        pooled = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2).squeeze(1)
+        pooled = attention(q, k, v).transpose(1, 2).flatten(2).squeeze(1)
         logits = self.out(pooled)
         return Joint(logits.logsumexp(dim=1), logits)

@@ -1,10 +1,10 @@
-"""Layers that are differentiated twice, made cheap: convolution, and GroupNorm followed by SiLU.
+"""Layers that are differentiated twice, made cheap: convolution, GroupNorm + SiLU, attention.
 
 The exact objective goes back through a backward pass. PyTorch can do that to any layer, but at a
 price. The second derivative of a convolution runs as convolutions with permuted axes, for which
-there are no fast kernels, and that of GroupNorm and SiLU falls into dozens of element-wise passes
-over memory. Both are written out here, as an autograd function for the layer whose backward is an
-autograd function of its own:
+there are no fast kernels; those of GroupNorm, SiLU and softmax fall into dozens of element-wise
+passes over memory. They are written out here, as an autograd function for the layer whose
+backward is an autograd function of its own:
 
     layer        y  = L(x)            forward
     input grad   gx = L'(x)^T gy      backward; itself differentiable in gy, x and the weights
@@ -22,6 +22,14 @@ y = silu(n), g = w silu'(n) gy, and the projection P v = v - mean(v) - xhat mean
     d L / d n    = u w gy silu''(n) = a
     d L / d xhat = a w - (v mean(g xhat) + g mean(v xhat)) / s
     d L / d s    = -L / s,   with ds/dx = xhat / N
+
+Attention.  S = scale q k^T, P = softmax(S), o = P v, and gP = go v^T, with row sums a and D,
+
+    gS = P (gP - D),  D = sum P gP;     gq = scale gS k,  gk = scale gS^T q,  gv = P^T go
+    for cotangents uq, uk, uv:   A = scale (uq k^T + q uk^T),  a = sum P A,  B = P (A - a)
+    d/d go = B v + P uv,    d/d v = B^T go
+    d/d S  = P (W - sum P W),  W = (A - a) (gP - D) + go uv^T
+    d/d q  = scale (gS uk + dS k),   d/d k = scale (gS^T uq + dS^T q)
 
 Nothing changes in a forward pass that is not `differentiated_twice`: the layers are then PyTorch's
 own, fused kernels and all. Inside it, `input_gradient_only` marks the one backward pass that wants
@@ -88,6 +96,15 @@ class NormSiLU(nn.GroupNorm):
         if _fast_path(x):
             return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
         return F.silu(super().forward(x))
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(width)) v over (..., tokens, width)."""
+    # The fused kernel is only taken for tensors whose last axis is contiguous.
+    q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+    if _fast_path(q):
+        return _Attention.apply(q, k, v)
+    return F.scaled_dot_product_attention(q, k, v)
 
 
 def _fast_path(x: Tensor) -> bool:
@@ -249,3 +266,46 @@ class _NormSiLUInputGrad(Function):
 
         d_weight = torch.addcmul(u * gn, a, xhat.view_as(x)).sum(dim=(0, 2, 3))
         return d_gy, d_x, d_weight, a.sum(dim=(0, 2, 3)), None, None, None, None
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Any:
+        p = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+        ctx.save_for_backward(q, k, v, p)
+        return p @ v
+
+    @staticmethod
+    def backward(ctx: Any, go: Tensor) -> Any:
+        return _AttentionGrad.apply(go, *ctx.saved_tensors)
+
+
+class _AttentionGrad(Function):
+    """(gq, gk, gv) of attention."""
+
+    @staticmethod
+    def forward(ctx: Any, go: Tensor, q: Tensor, k: Tensor, v: Tensor, p: Tensor) -> Any:
+        scale = q.shape[-1] ** -0.5
+        gs = aten._softmax_backward_data(go @ v.mT, p, -1, p.dtype).mul_(scale)
+        ctx.save_for_backward(go, q, k, v, p)
+        return gs @ k, gs.mT @ q, p.mT @ go
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, uq: Tensor, uk: Tensor, uv: Tensor) -> Any:
+        go, q, k, v, p = ctx.saved_tensors
+        scale = q.shape[-1] ** -0.5
+        # One product for A = scale (uq k^T + q uk^T).
+        a = torch.cat([uq, q], dim=-1) @ torch.cat([k, uk], dim=-1).mT
+        a = a.mul_(scale)
+        a -= torch.linalg.vecdot(p, a)[..., None]
+        gp = go @ v.mT
+        gp -= torch.linalg.vecdot(p, gp)[..., None]
+        w = go @ uv.mT
+        w.addcmul_(a, gp)
+        ds = aten._softmax_backward_data(w, p, -1, p.dtype).mul_(scale)
+        b, gs = a.mul_(p), gp.mul_(p).mul_(scale)
+        d_go = b @ v + p @ uv
+        d_q = gs @ uk + ds @ k
+        d_k = gs.mT @ uq + ds.mT @ q
+        return d_go, d_q, d_k, b.mT @ go, None

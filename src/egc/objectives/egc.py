@@ -170,5 +170,12 @@ class EGCObjective(nn.Module):
 def _joined(passes: list[Pass]) -> Pass:
     """Several passes as one over all their images."""
     x, t, labels, noisy, clean, density, scores, _ = zip(*passes, strict=True)
-    joined = (torch.cat(column) for column in (x, t, labels, noisy, clean, density))
-    return Pass(*joined, torch.stack(scores).sum())
+    return Pass(
+        x=torch.cat(x),
+        t=torch.cat(t),
+        labels=torch.cat(labels),
+        noisy=torch.cat(noisy),
+        clean=torch.cat(clean),
+        density=torch.cat(density),
+        score=torch.stack(scores).sum(),
+    )

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from egc.config import Config, TrainConfig
 from egc.data.imageset import ImageSet
@@ -24,6 +25,7 @@ from egc.errors import ConfigError, TrainingError
 from egc.model import Model
 from egc.nn.unet import UNet
 from egc.objectives.egc import Batch, EGCObjective
+from egc.processes import runs_on_cpu
 from egc.progress import progress_line
 from egc.training.averages import Averages
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
@@ -210,12 +212,15 @@ def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
             raise ConfigError(
                 f"train.trackers has {name!r}, which is not installed: pip install 'egc[{name}]'."
             )
-    mixed = "bf16" if config.precision == "bf16" else "no"
-    accelerator = Accelerator(
-        mixed_precision=mixed, log_with=list(config.trackers) or None, project_dir=run.path
-    )
-    if mixed == "bf16" and accelerator.device.type == "cpu":
+    if config.precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError("train.precision = 'bf16' needs a GPU; on a CPU, 'fp32' is faster.")
+    AcceleratorState._reset_state()  # what an earlier training in this process had asked for
+    accelerator = Accelerator(
+        cpu=runs_on_cpu(),
+        mixed_precision="bf16" if config.precision == "bf16" else "no",
+        log_with=list(config.trackers) or None,
+        project_dir=run.path,
+    )
     if config.batch_size % (accelerator.num_processes * config.accumulate):
         raise ConfigError(
             f"train.batch_size = {config.batch_size} must divide evenly into "

@@ -1,0 +1,102 @@
+"""What the processes of tests/test_processes.py run, under torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from egc.api import EGC
+from egc.config import Config
+from egc.data import open_source
+from egc.evaluation.classification import evaluate_classification
+from egc.objectives.egc import EGCObjective
+from egc.training.run import Run
+from egc.training.stream import BatchStream
+from egc.training.trainer import Trainer
+from tests.conftest import TINY, shaken
+
+CPU = torch.device("cpu")
+
+
+def build(kind: str, **objective) -> tuple[EGC, Config]:
+    config = Config.from_dict(TINY).replace(objective={"gradient": kind, **objective})
+    return shaken(EGC.build(config, [str(i) for i in range(10)])), config
+
+
+def joined_gradient(kind: str, processes: int) -> torch.Tensor:
+    """The gradient of one step, by one process, over what all processes would see."""
+    model, config = build(kind)
+    objective = EGCObjective(model.net, model.diffusion, config.objective)
+    data = open_source(config.data).train
+    for rank in range(processes):
+        batch = BatchStream(data, model.codec, config, CPU, rank, processes)(0)
+        for part in objective.plan(batch, share=1 / processes):
+            objective(part).loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.net.parameters()])
+
+
+def gradients(folder: str) -> None:
+    """DDP, exact and paired, whole and in pieces: the joined batch's gradient."""
+    for kind in ("exact", "paired"):
+        for accumulate in (1, 2):
+            model, config = build(kind, **({"lean": True} if kind == "paired" else {}))
+            model.config = config.replace(train={"accumulate": accumulate})
+            data = open_source(config.data).train
+            trainer = Trainer(model, data, Run(Path(folder) / f"{kind}{accumulate}"))
+            assert trainer.accelerator.num_processes == 2
+            trainer._backward(trainer.stream(0))
+            got = torch.cat([p.grad.flatten() for p in trainer.net.parameters()])
+            expected = joined_gradient(kind, 2)
+            error = ((got - expected).norm() / expected.norm()).item()
+            assert error < 2e-3 if kind == "paired" else error < 1e-4, (kind, accumulate, error)
+
+
+def metrics(folder: str) -> None:
+    """Accuracy over both processes' shares is that of the whole."""
+    model, config = build("exact")
+    test = open_source(config.data).test
+    together = evaluate_classification(model, test)
+    os.environ["WORLD_SIZE"] = "1"
+    os.environ["RANK"] = "0"
+    alone = evaluate_classification(model, test)
+    assert together.accuracy == alone.accuracy
+    assert (together.confusion == alone.confusion).all()
+
+
+def sharded(folder: str) -> None:
+    """FSDP2 with the paired gradient: parameters in shards, the same gradient and next weights."""
+    from torch.distributed import init_process_group
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from egc.nn.unet import Stage
+
+    init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,))
+    rank = mesh.get_rank()
+    model, config = build("paired")
+    objective = EGCObjective(model.net, model.diffusion, config.objective)
+    for module in list(model.net.modules()):
+        if isinstance(module, Stage):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model.net, mesh=mesh)
+    optimizer = torch.optim.Adam(objective.parameters(), lr=1e-3)
+    data = open_source(config.data).train
+    batch = BatchStream(data, model.codec, config, CPU, rank, 2)(0)
+    for part in objective.plan(batch):
+        objective(part).loss.backward()
+    got = torch.cat([p.grad.full_tensor().flatten() for p in objective.parameters()])
+    local = sum(p.to_local().numel() for p in objective.parameters())
+    expected = joined_gradient("paired", 2)
+    assert local < 0.6 * expected.numel(), "parameters are not sharded"
+    error = ((got - expected).norm() / expected.norm()).item()
+    assert error < 2e-3, error
+    optimizer.step()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"gradients": gradients, "metrics": metrics, "sharded": sharded}[sys.argv[1]](sys.argv[2])
