@@ -1,12 +1,13 @@
 # make demo       set up, then train on digits and write a report (runs/demo/report.html)
 # make test       set up, then lint, types and tests
 # make test-all   the same with the tests that take minutes
-# make bench      the figures in the README, measured again
+# make bench      what a step costs, against DDPM (about ten minutes)
+# make figures    the figures of the presets, trained and measured again (about an hour)
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint format bench clean
+.PHONY: demo test test-all lint format bench figures clean
 
 demo: .venv/installed
 	$(BIN)/egc demo
@@ -27,7 +28,11 @@ format: .venv/installed
 	$(BIN)/ruff format .
 
 bench: .venv/installed
+	$(BIN)/python benchmarks/engine.py
+
+figures: .venv/installed
 	$(BIN)/python benchmarks/digits.py
+	$(BIN)/python benchmarks/paired.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

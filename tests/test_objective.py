@@ -5,7 +5,11 @@ import torch
 
 from egc.api import EGC
 from egc.config import Config
+from egc.data import open_source
 from egc.objectives.egc import Batch, EGCObjective
+from egc.training.run import Run
+from egc.training.stream import BatchStream
+from egc.training.trainer import Trainer
 from tests.conftest import shaken
 
 CLASSES = [str(i) for i in range(10)]
@@ -115,6 +119,22 @@ def test_paired_gradient_is_close_to_the_exact_one(tiny_config, readout):
     data = batch(count=8)
     exact = gradient(objective(model, gradient="exact"), data)
     paired = gradient(objective(model, gradient="paired"), data)
+    assert (paired - exact).norm() / exact.norm() < 0.01
+
+
+@pytest.mark.parametrize("readout", ["dense", "pooled"])
+def test_paired_gradient_is_close_on_a_trained_network(tiny_config, readout, tmp_path):
+    """... where the residual is small and has structure."""
+    changes = {"steps": 150, "lr": 5e-3, "batch_size": 32, "checkpoint_every": 1000}
+    config = tiny_config.replace(network={"readout": readout}, train=changes)
+    data = open_source(config.data)
+    model = EGC.build(config, CLASSES)
+    trainer = Trainer(model, data.train, Run(tmp_path / "run"))
+    trainer.train(show=False)
+    assert trainer.run.read_metrics()[-1]["score"] < 0.5
+    real = BatchStream(data.test, model.codec, config, torch.device("cpu"))(0)
+    exact = gradient(objective(model, gradient="exact"), real)
+    paired = gradient(objective(model, gradient="paired"), real)
     assert (paired - exact).norm() / exact.norm() < 0.01
 
 

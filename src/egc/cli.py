@@ -214,6 +214,31 @@ def _models(args: argparse.Namespace) -> Result:
     return Result({"models": models, "presets": presets}, "\n".join(lines), following)
 
 
+# --- plot ----------------------------------------------------------------------------------------
+
+
+def _plot_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories")
+    parser.add_argument("--out", default="curves.png", metavar="PATH", help="(curves.png)")
+
+
+def _plot(args: argparse.Namespace) -> Result:
+    from egc.report.figures import png, run_curves
+    from egc.training.run import Run
+
+    records = {name: Run(name).read_metrics() for name in args.runs}
+    for name, rows in records.items():
+        if not any("loss" in row for row in rows):
+            raise RunError(f"{name} has no metrics.jsonl with steps in it; is it a run directory?")
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(png(run_curves(records)))
+    last = {name: [row for row in rows if "loss" in row][-1] for name, rows in records.items()}
+    lines = [f"{name}: step {row['step']}, loss {row['loss']:.4f}" for name, row in last.items()]
+    following = f"egc sample {args.runs[0]} --count 16"
+    return Result({"out": str(out), "last": last}, "\n".join([*lines, str(out)]), following)
+
+
 # --- demo ----------------------------------------------------------------------------------------
 
 
@@ -304,6 +329,13 @@ VERBS = [
         ["egc classify digits seven.png", "egc classify runs/mine photos/ --top 3 --json"],
         _classify_arguments,
         _classify,
+    ),
+    Verb(
+        "plot",
+        "draw the curves of one or several runs",
+        ["egc plot runs/digits", "egc plot runs/first runs/second --out both.png"],
+        _plot_arguments,
+        _plot,
     ),
     Verb(
         "models",

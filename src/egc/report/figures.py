@@ -53,6 +53,29 @@ def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
+def run_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
+    """The metrics of several runs, one panel a metric, one colour a run."""
+    panels = {**TITLES, "validation_accuracy": "validation accuracy"}
+    seen = {name for records in runs.values() for record in records for name in record}
+    names = [name for name in panels if name in seen]
+    figure = Figure(figsize=(4 * len(names), 3.2), layout="constrained")
+    for axis, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
+        for index, (run, records) in enumerate(runs.items()):
+            points = [(r["step"], r[name]) for r in records if name in r]
+            if points:
+                steps, values = zip(*points, strict=True)
+                marker = "o-" if len(points) < 30 else "-"
+                axis.plot(steps, values, marker, color=COLOURS[index % len(COLOURS)], label=run,
+                          markersize=3)  # fmt: skip
+        if name in TITLES and all(r.get(name, 1) > 0 for rs in runs.values() for r in rs):
+            axis.set_yscale("log")
+        axis.set_title(panels[name], fontsize=10)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.25, which="both")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def confusion_figure(confusion: np.ndarray, classes: Sequence[str]) -> Figure:
     """True class by predicted class; counts written in where they fit."""
     count = len(classes)
