@@ -125,8 +125,8 @@ def test_paired_gradient_is_close_to_the_exact_one(tiny_config, readout):
 @pytest.mark.parametrize("readout", ["dense", "pooled"])
 def test_paired_gradient_is_close_on_a_trained_network(tiny_config, readout, tmp_path):
     """... where the residual is small and has structure."""
-    changes = {"steps": 150, "lr": 5e-3, "batch_size": 32, "checkpoint_every": 1000}
-    config = tiny_config.replace(network={"readout": readout}, train=changes)
+    changes = {"steps": 200, "lr": 3e-3, "batch_size": 32, "checkpoint_every": 1000}
+    config = tiny_config.replace(network={"readout": readout, "channels": 16}, train=changes)
     data = open_source(config.data)
     model = EGC.build(config, CLASSES)
     trainer = Trainer(model, data.train, Run(tmp_path / "run"))

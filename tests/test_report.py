@@ -57,7 +57,7 @@ def test_grid_places_images_row_by_row():
     for index in range(5):
         left, top = (index % 2) * 10 + 4, (index // 2) * 10 + 4
         assert picture.getpixel((left, top)) == (index * 40 + 10, 0, 0)
-    assert picture.getpixel((14, 24)) == (255, 255, 255)
+    assert picture.getpixel((14, 24)) == (128, 128, 128)
     assert isinstance(image_grid(images[..., :1]), Image.Image)
 
 

@@ -29,7 +29,7 @@ from egc.report.training import training_report
 from egc.tasks import classify, density
 from egc.tasks.sample import Samples, sample
 from egc.training.run import Run
-from egc.training.trainer import Trainer
+from egc.training.trainer import Trainer, check_machine
 
 SHIPPED = Path(str(resources.files("egc"))) / "models"
 PREVIEW_IMAGES = 36
@@ -132,6 +132,7 @@ class EGC(Model):
         place = Run(run)
         config = _settle_gradient(config, place)
         place.check(config)
+        check_machine(config.train)
         model = cls.build(config, splits.train.classes, seed=config.train.seed)
 
         def watch(net: EnergyModel, step: int) -> dict[str, float]:

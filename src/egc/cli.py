@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from egc.config import SAMPLERS
-from egc.errors import EGCError, RunError
+from egc.errors import EGCError, FailedError, RunError
 
 
 class Result(NamedTuple):
@@ -390,14 +390,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if args.debug:
             raise
-        known = isinstance(error, EGCError)
-        print(f"error: {error if known else _unexpected(error)}", file=sys.stderr)
-        return error.exit_code if isinstance(error, EGCError) else 1
+        if not isinstance(error, EGCError):
+            error = FailedError(f"{type(error).__name__}: {error} (--debug shows where)")
+        asked = error.exit_code > 128  # by a signal: not an error
+        print(f"{'' if asked else 'error: '}{error}", file=sys.stderr)
+        return error.exit_code
     if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
         print(json.dumps(result.data) if args.json else result.text)
         print(f"next: {result.next}", file=sys.stderr)
     return 0
-
-
-def _unexpected(error: Exception) -> str:
-    return f"{type(error).__name__}: {error} (--debug shows where)"

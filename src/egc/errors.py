@@ -32,10 +32,14 @@ class RunError(EGCError):
     """A run directory that cannot be used as asked."""
 
 
-class TrainingError(EGCError):
-    """Training started and could not go on."""
+class FailedError(EGCError):
+    """The call was right, but the work failed."""
 
     exit_code = 1
+
+
+class TrainingError(FailedError):
+    """Training started and could not go on."""
 
 
 def suggest(word: str, allowed: Iterable[str], most: int = 8) -> str:

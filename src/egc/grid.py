@@ -7,6 +7,9 @@ import math
 import numpy as np
 from PIL import Image
 
+GAP = 128
+"""grey between the images, which white strokes and dark grounds both stand out from"""
+
 
 def image_grid(images: np.ndarray, columns: int | None = None, cell: int = 64) -> Image.Image:
     """uint8 (N, H, W, C) -> one picture, row by row, each image enlarged to about `cell` pixels.
@@ -21,7 +24,7 @@ def image_grid(images: np.ndarray, columns: int | None = None, cell: int = 64) -
     big = images.repeat(factor, axis=1).repeat(factor, axis=2)
     height, width = height * factor, width * factor
     canvas = np.full(
-        (rows * (height + gap) - gap, columns * (width + gap) - gap, channels), 255, dtype=np.uint8
+        (rows * (height + gap) - gap, columns * (width + gap) - gap, channels), GAP, dtype=np.uint8
     )
     for index, pixels in enumerate(big):
         top, left = (index // columns) * (height + gap), (index % columns) * (width + gap)

@@ -25,7 +25,7 @@ from egc.errors import ConfigError, TrainingError
 from egc.model import Model
 from egc.nn.unet import UNet
 from egc.objectives.egc import Batch, EGCObjective
-from egc.processes import runs_on_cpu
+from egc.processes import process_count, runs_on_cpu
 from egc.progress import progress_line
 from egc.training.averages import Averages
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
@@ -206,7 +206,8 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     return lr * min(1.0, (step + 1) / (config.warmup + 1))
 
 
-def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
+def check_machine(config: TrainConfig) -> None:
+    """Refuse what this machine cannot do, before anything is written."""
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
@@ -214,19 +215,22 @@ def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
             )
     if config.precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError("train.precision = 'bf16' needs a GPU; on a CPU, 'fp32' is faster.")
+    if config.batch_size % (process_count() * config.accumulate):
+        raise ConfigError(
+            f"train.batch_size = {config.batch_size} must divide evenly into "
+            f"{process_count()} processes x train.accumulate = {config.accumulate}."
+        )
+
+
+def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
+    check_machine(config)
     AcceleratorState._reset_state()  # what an earlier training in this process had asked for
-    accelerator = Accelerator(
+    return Accelerator(
         cpu=runs_on_cpu(),
         mixed_precision="bf16" if config.precision == "bf16" else "no",
         log_with=list(config.trackers) or None,
         project_dir=run.path,
     )
-    if config.batch_size % (accelerator.num_processes * config.accumulate):
-        raise ConfigError(
-            f"train.batch_size = {config.batch_size} must divide evenly into "
-            f"{accelerator.num_processes} processes x train.accumulate = {config.accumulate}."
-        )
-    return accelerator
 
 
 def _prepare_network(net: EnergyModel, config: Config) -> None:
@@ -238,7 +242,6 @@ def _prepare_network(net: EnergyModel, config: Config) -> None:
 
 
 def _note(record: Mapping[str, float]) -> str:
-    return (
-        f"loss {record['loss']:.3f}  score {record['score']:.3f}  "
-        f"{record['images_per_second']:.0f} images/s"
-    )
+    terms = {"loss": "loss", "score": "score", "class_noisy": "noisy", "class_clean": "clean"}
+    shown = [f"{word} {record[name]:.3f}" for name, word in terms.items() if record.get(name)]
+    return "  ".join([*shown, f"{record['images_per_second']:.0f} images/s"])
