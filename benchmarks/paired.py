@@ -70,7 +70,7 @@ def curves(seeds: list[int], work: Path) -> dict[str, list[list[dict]]]:
     records: dict[str, list[list[dict]]] = {"exact": [], "paired": []}
     for seed in seeds:
         for kind, rows in records.items():
-            settings = [f"train.seed={seed}", f"objective.gradient={kind}", "sample.steps=10"]
+            settings = [f"train.seed={seed}", f"objective.gradient={kind}"]
             run = Run(work / f"{kind}-{seed}")
             EGC.fit(preset="digits-demo", run=run.path, settings=settings)
             rows.append(run.read_metrics())
