@@ -12,6 +12,7 @@ PACKAGE = ROOT / "src" / "egc"
 # A room may import from the rooms before it and from itself.
 ORDER = [
     ["errors"],
+    ["tree"],
     ["config", "progress", "grid", "processes"],
     ["nn"],
     ["energy", "codec", "diffusion", "data"],
@@ -22,6 +23,7 @@ ORDER = [
     ["evaluation"],
     ["report"],
     ["api"],
+    ["verbs"],
     ["cli"],
     ["__init__", "__main__"],
 ]

@@ -7,12 +7,10 @@ out of range is refused with the key's full name and the nearest known one.
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
-import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +18,7 @@ from typing import Any, Literal
 import tomli_w
 
 from egc.errors import ConfigError, suggest
+from egc.tree import build, flat, merge, plain, set_key
 
 Sampler = Literal["ddpm", "ddim", "dpm++", "unipc"]
 Tracker = Literal["tensorboard", "wandb"]
@@ -183,12 +182,12 @@ class Config:
         """A copy with `section.key=value` settings applied."""
         tree = self.to_dict()
         for setting in settings:
-            _set(tree, setting)
+            set_key(tree, setting)
         return type(self).from_dict(tree)
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Config:
-        config = _build(cls, tree, "")
+        config = build(cls, tree, "")
         if config.diffusion.beta_start > config.diffusion.beta_end:
             raise ConfigError("diffusion.beta_start must not be larger than diffusion.beta_end.")
         if config.train.warmup > config.train.steps:
@@ -216,7 +215,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the keys that are left to their default of "none"."""
-        return _plain(self)
+        return plain(self)
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_dict())
@@ -230,7 +229,7 @@ class Config:
 
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
         """Keys whose values differ, with both values."""
-        mine, theirs = _flat(self.to_dict()), _flat(other.to_dict())
+        mine, theirs = flat(self.to_dict()), flat(other.to_dict())
         return {
             key: (mine.get(key), theirs.get(key))
             for key in sorted(mine.keys() | theirs.keys())
@@ -263,109 +262,4 @@ def _read(source: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}.") from None
     base = tree.pop("preset", None)
-    return tree if base is None else _merge(_read(base), tree)
-
-
-def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
-    return merged
-
-
-def _set(tree: dict[str, Any], setting: str) -> None:
-    """Apply one `section.key=value`; the value is TOML, or else taken as a string."""
-    path, separator, text = setting.partition("=")
-    keys = path.strip().split(".")
-    if not separator or len(keys) < 2:
-        raise ConfigError(
-            f"A setting is section.key=value, such as train.steps=500; got {setting!r}."
-        )
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for key in keys[:-1]:
-        tree = tree.setdefault(key, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"{path} is not a key: {key} holds a value, not a section.")
-    tree[keys[-1]] = value
-
-
-def _build(cls: type, tree: Mapping[str, Any], prefix: str) -> Any:
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{prefix[:-1]} is a section of keys; got {tree!r}.")
-    known = {f.name: f for f in fields(cls)}
-    for key in tree:
-        if key not in known:
-            hint = suggest(f"{prefix}{key}", [f"{prefix}{name}" for name in known], most=12)
-            raise ConfigError(f"Unknown configuration key '{prefix}{key}'. {hint}")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        kind, name = hints[key], f"{prefix}{key}"
-        if is_dataclass(kind):
-            values[key] = _build(typing.cast(type, kind), value, f"{name}.")
-        else:
-            values[key] = _value(value, kind, name)
-            _check_range(values[key], known[key].metadata, name)
-    return cls(**values)
-
-
-def _value(value: Any, kind: Any, name: str) -> Any:
-    """`value` as the type a field declares, or a ConfigError."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is types.UnionType:  # only ever `X | None`; TOML has no null
-        return _value(value, arguments[0], name)
-    if origin is Literal:
-        if value not in arguments:
-            raise ConfigError(
-                f"{name} = {value!r} is not a choice. {suggest(str(value), arguments)}"
-            )
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{name} is a list such as [1, 2]; got {value!r}.")
-        return tuple(_value(item, arguments[0], name) for item in value)
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise ConfigError(f"{name} is {words[kind]}; got {value!r}.")
-    return value
-
-
-def _check_range(value: Any, limits: Mapping[str, Any], name: str) -> None:
-    for item in value if isinstance(value, tuple) else (value,):
-        for limit, refused, words in (
-            ("above", lambda v, edge: v <= edge, "larger than"),
-            ("low", lambda v, edge: v < edge, "at least"),
-            ("below", lambda v, edge: v >= edge, "smaller than"),
-        ):
-            if limit in limits and refused(item, limits[limit]):
-                raise ConfigError(f"{name} must be {words} {limits[limit]}; got {item}.")
-        if "choices" in limits and item not in limits["choices"]:
-            allowed = " or ".join(str(choice) for choice in limits["choices"])
-            raise ConfigError(f"{name} must be {allowed}; got {item}.")
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if is_dataclass(value):
-            tree[f.name] = _plain(value)
-        elif value is not None:
-            tree[f.name] = list(value) if isinstance(value, tuple) else value
-    return tree
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return tree if base is None else merge(_read(base), tree)

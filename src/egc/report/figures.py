@@ -32,7 +32,7 @@ def png(figure: Figure | Image.Image) -> bytes:
 
 def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
     """The terms of the loss against the step, and validation accuracy where it was measured."""
-    names = [name for name in TITLES if any(name in record for record in metrics)]
+    names = [name for name in TITLES if any(record.get(name) for record in metrics)]
     watched = [r for r in metrics if "validation_accuracy" in r]
     panels = len(names) + bool(watched)
     figure = Figure(figsize=(3.4 * panels, 2.8), layout="constrained")
