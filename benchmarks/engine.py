@@ -1,6 +1,6 @@
 """The cost of a training step and of a noise prediction, against DDPM on the same U-Net.
 
-    python benchmarks/engine.py [--rounds 7] [--quick]
+    python benchmarks/engine.py [--rounds 5] [--quick]
 
 Everything is measured side by side in one run, in turn, so that all meet the same weather; a
 figure is a ratio of medians. Memory is the peak of a process that only takes that one kind of
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from egc.config import Config
 from egc.model import Model
 from egc.nn.unet import UNet
 from egc.objectives.egc import Batch, EGCObjective
+from egc.training.allocator import keep_freed_memory
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
@@ -169,10 +169,17 @@ def measure_memory_here(kind: str) -> None:
         "paired": lambda: bench.egc_step("paired"),
         "paired_lean": lambda: bench.egc_step("paired", lean=True),
     }
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
+    before = _resident("VmRSS")
     for _ in range(3):
         steps[kind]()
-    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+    print(_resident("VmHWM") - before)
+
+
+def _resident(name: str) -> float:
+    """Megabytes: VmRSS held now, VmHWM at the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
 def scaling(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
@@ -224,11 +231,12 @@ def draw_scaling(found: dict[str, dict[str, dict[str, float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="speed of the two networks only")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    torch.set_flush_denormal(True)
+    torch.set_flush_denormal(True)  # both as in training, and for DDPM too
+    keep_freed_memory()
     if args.memory_of:
         measure_memory_here(args.memory_of)
         return
@@ -236,15 +244,16 @@ def main() -> None:
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}",
     }
+    if not args.quick:
+        memory = {k: peak_memory(k) for k in ("ddpm", "exact", "paired", "paired_lean")}
+        results["memory_mb"] = memory
+        results["memory_ratio"] = memory["paired_lean"] / memory["ddpm"]
     seconds = speed(Bench(Config.from_dict(BENCH), 16), args.rounds)
     results.update(ratios(seconds), seconds=seconds)
     digits = Config.load("digits").replace(data={"image_size": 8, "channels": 1})
     of_digits = speed(Bench(digits, digits.train.batch_size), 4 * args.rounds)
     results["digits"] = {**ratios(of_digits), "seconds": of_digits}
     if not args.quick:
-        memory = {k: peak_memory(k) for k in ("ddpm", "exact", "paired", "paired_lean")}
-        results["memory_mb"] = memory
-        results["memory_ratio"] = memory["paired_lean"] / memory["ddpm"]
         results["scaling"] = scaling(max(3, args.rounds // 2))
         draw_scaling(results["scaling"])
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")

@@ -88,7 +88,7 @@ def test_readme_commands_exist():
     assert commands
     for command in commands:
         _parser().parse_args(command.split())
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (ROOT / target).exists(), target
 
 

@@ -27,6 +27,7 @@ from egc.nn.unet import UNet
 from egc.objectives.egc import Batch, EGCObjective
 from egc.processes import process_count, runs_on_cpu
 from egc.progress import progress_line
+from egc.training.allocator import keep_freed_memory
 from egc.training.averages import Averages
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.choose import choose_gradient
@@ -82,7 +83,9 @@ class Trainer:
         """Train to the last step; returns the averaged network."""
         config = self.config
         show = show and self.accelerator.is_main_process
-        torch.set_flush_denormal(True)  # vanishing numbers would otherwise be slow on CPUs
+        if self.accelerator.device.type == "cpu":
+            torch.set_flush_denormal(True)  # vanishing numbers would otherwise be slow
+            keep_freed_memory()
         seen = Averages()
         line_of = progress_line("Training", config.steps, done=self.step, show=show)
         with line_of as line, stop_on_signals() as asked:
