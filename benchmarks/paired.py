@@ -3,7 +3,7 @@
     python benchmarks/paired.py [--seeds 0 1 2] [--work DIR]
 
 Error: |paired - exact| / |exact| over all parameters, fp32, on 64 digits, for the digits network
-with both readouts, untrained and after 300 steps of exact training. Curves: the preset `digits-demo`
+with both readouts, untrained and after 300 steps of exact training. Curves: preset `digits-demo`
 trained with both gradients from the same seeds, so from the same weights on the same noise. Writes
 `benchmarks/paired.json`, `docs/paired-error.png` and `docs/paired-curves.png`.
 """
