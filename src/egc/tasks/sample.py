@@ -128,15 +128,12 @@ def sample_steps(
 
 
 def denoising_path(
-    model: Model, labels: np.ndarray, seeds: np.ndarray, frames: int, *, clean: bool = False
+    model: Model, labels: np.ndarray, seeds: np.ndarray, frames: int
 ) -> tuple[np.ndarray, list[int]]:
-    """Images along the way: uint8 (frames, N, H, W, C) and the t each was reached from.
-
-    `clean` shows the predicted x_0 of each step instead of the noisy x_t.
-    """
+    """Images along the way: uint8 (frames, N, H, W, C) and the t each was reached from."""
     path = list(sample_steps(model, labels, seeds))
     picked = [path[i] for i in np.linspace(0, len(path) - 1, frames).round().astype(int)]
-    images = np.stack([model.codec.decode(s.x0 if clean else s.x) for s in picked])
+    images = np.stack([model.codec.decode(s.x) for s in picked])
     return images, [s.t for s in picked]
 
 
