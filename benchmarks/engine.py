@@ -24,8 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from egc.config import Config
-from egc.model import Model
-from egc.nn.unet import UNet
+from egc.model import Model, build_backbone
 from egc.objectives.egc import Batch, EGCObjective
 from egc.training.allocator import keep_freed_memory
 
@@ -52,18 +51,7 @@ class Bench:
     def __init__(self, config: Config, batch_size: int):
         self.model = Model.build(config, [str(i) for i in range(10)])
         size, channels = config.data.image_size, config.data.channels
-        network = config.network
-        self.ddpm = UNet(
-            inputs=channels,
-            outputs=channels,
-            image_size=size,
-            channels=network.channels,
-            multipliers=network.multipliers,
-            depth=network.depth,
-            attention=network.attention,
-            head_width=network.head_width,
-            groups=network.groups,
-        )
+        self.ddpm = build_backbone(config, channels, channels, size)
         generator = torch.Generator().manual_seed(0)
         shape = (batch_size, channels, size, size)
         x0 = torch.randn(shape, generator=generator).clamp(-1, 1)

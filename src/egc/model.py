@@ -150,9 +150,16 @@ def build_network(
                 f"network.channels = {network.channels}, as the pooled readout needs."
             )
         readout = PooledReadout(outputs, network.channels, network.head_width)
-    backbone = UNet(
-        inputs=channels,
-        outputs=readout.map_channels,
+    backbone = build_backbone(config, channels, readout.map_channels, image_size)
+    return EnergyModel(backbone, readout, sigmas)
+
+
+def build_backbone(config: Config, inputs: int, outputs: int, image_size: int) -> UNet:
+    """The configured U-Net between any numbers of channels."""
+    network = config.network
+    return UNet(
+        inputs=inputs,
+        outputs=outputs,
         image_size=image_size,
         channels=network.channels,
         multipliers=network.multipliers,
@@ -161,7 +168,6 @@ def build_network(
         head_width=network.head_width,
         groups=network.groups,
     )
-    return EnergyModel(backbone, readout, sigmas)
 
 
 def _state(model: Model) -> list[tuple[str, Tensor]]:

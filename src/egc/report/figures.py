@@ -30,33 +30,10 @@ def png(figure: Figure | Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def loss_curves(metrics: Sequence[Mapping[str, Any]]) -> Figure:
-    """The terms of the loss against the step, and validation accuracy where it was measured."""
-    names = [name for name in TITLES if any(record.get(name) for record in metrics)]
-    watched = [r for r in metrics if "validation_accuracy" in r]
-    panels = len(names) + bool(watched)
-    figure = Figure(figsize=(3.4 * panels, 2.8), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, panels))
-    for axis, name in zip(axes, names, strict=False):
-        records = [r for r in metrics if name in r]
-        axis.plot([r["step"] for r in records], [r[name] for r in records], color=ACCENT)
-        axis.set_yscale("log")
-        axis.set_title(TITLES[name], fontsize=10)
-    if watched:
-        values = [100 * r["validation_accuracy"] for r in watched]
-        axes[-1].plot([r["step"] for r in watched], values, "o-", color=COLOURS[2])
-        axes[-1].set_title("validation accuracy, %", fontsize=10)
-        axes[-1].set_ylim(0, 102)
-    for axis in axes:
-        axis.set_xlabel("step")
-        axis.grid(alpha=0.25, which="both")
-    return figure
-
-
 def run_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """The metrics of several runs, one panel a metric, one colour a run."""
+    """The metrics of one or several runs, one panel a metric, one colour a run."""
     panels = {**TITLES, "validation_accuracy": "validation accuracy"}
-    seen = {name for records in runs.values() for record in records for name in record}
+    seen = {n for records in runs.values() for record in records for n in record if record[n]}
     names = [name for name in panels if name in seen]
     figure = Figure(figsize=(4 * len(names), 3.2), layout="constrained")
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
@@ -72,7 +49,8 @@ def run_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
         axis.set_title(panels[name], fontsize=10)
         axis.set_xlabel("step")
         axis.grid(alpha=0.25, which="both")
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    if len(runs) > 1:
+        figure.axes[0].legend(frameon=False, fontsize=8)
     return figure
 
 

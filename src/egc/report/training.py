@@ -13,7 +13,7 @@ from egc.data.imageset import ImageSet
 from egc.evaluation.classification import Classification, evaluate_classification
 from egc.grid import image_grid
 from egc.model import Model
-from egc.report.figures import confusion_figure, histogram, loss_curves
+from egc.report.figures import confusion_figure, histogram, run_curves
 from egc.report.page import Section, render
 from egc.tasks.density import log_density
 from egc.tasks.sample import denoising_path, sample
@@ -55,7 +55,7 @@ def training_report(
                 "Learning",
                 "One loss: the backward pass learns to predict the noise, the forward pass "
                 "learns the labels.",
-                loss_curves(metrics),
+                run_curves({title: metrics}),
             )
         )
     result = _classification(model, test)
