@@ -225,7 +225,8 @@ def test_a_hub_id_is_fetched(saved, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
     assert load("someone/digits-egc").classes == [str(i) for i in range(10)]
-    assert asked == [("someone/digits-egc", ("config.json", "model.safetensors", "README.md"))]
+    patterns = ("config.json", "model.safetensors", "README.md", "autoencoder/*")
+    assert asked == [("someone/digits-egc", patterns)]
 
 
 def test_fit_on_arrays_and_without_a_run_directory(tiny_config, tmp_path, monkeypatch):

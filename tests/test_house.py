@@ -17,6 +17,7 @@ ORDER = [
     ["nn"],
     ["energy", "codec", "diffusion", "data"],
     ["model"],
+    ["published"],
     ["objectives"],
     ["training"],
     ["tasks"],

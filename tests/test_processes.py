@@ -1,5 +1,6 @@
 """Two processes on one machine (gloo): the same results as one."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from egc.api import load
+from egc.cli import main
+from egc.data.latents import open_latents
 
 ROOT = Path(__file__).parents[1]
 QUICK = [
@@ -77,6 +80,27 @@ def test_samples_split_over_processes_are_the_same_images(tmp_path):
         assert arrays["labels"].tolist() == [3, 8, 3, 8, 3]
         difference = arrays["images"].astype(int) - expected.images.astype(int)
     assert abs(difference).max() <= 1
+
+
+def test_an_autoencoder_and_latents_by_two_processes(tmp_path, photo_folder):
+    source = f"folder:{photo_folder}"
+    small = ["--factor", "2", "--width", "4", "--steps", "3", "--batch-size", "4"]
+    out = two("-m", "egc", "train-codec", source, "--out", "vae", *small, "--json", cwd=tmp_path)
+    assert json.loads(out.stdout)["psnr"] > 0
+    settings = [
+        "data.image_size=12", f"data.source={source}", "codec.kind=latent",
+        "codec.autoencoder=vae",
+    ]  # fmt: skip
+    options = [part for each in settings for part in ("--set", each)]
+    encode = ["encode", "folder32", "--flip", "--shard", "3", *options]
+    two("-m", "egc", *encode, "--out", "two", cwd=tmp_path)
+    with contextlib.chdir(tmp_path):
+        assert main([*encode, "--out", "one"]) == 0
+    (one,), (both,) = open_latents(tmp_path / "one"), open_latents(tmp_path / "two")
+    everything = np.arange(40)
+    np.testing.assert_allclose(
+        one.with_twins().images(everything), both.with_twins().images(everything), atol=1e-2
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -9,11 +9,12 @@ import torch
 from egc.api import EGC, load
 from egc.config import Config, TrainConfig
 from egc.data import open_source
+from egc.data.imageset import positions_at
 from egc.errors import RunError, TrainingError
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.ema import EMA
 from egc.training.run import Run
-from egc.training.stream import positions_at, step_generator
+from egc.training.stream import step_generator
 from egc.training.trainer import Trainer, learning_rate
 
 

@@ -14,15 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egc.config import Config
+from egc.codec import MEASURED_IMAGES, measure_scale, settle_codec
+from egc.config import AugmentConfig, Config
 from egc.data import ImageSet, Splits, open_source, read_images
 from egc.data.sources import split
 from egc.energy import EnergyModel
-from egc.errors import DataError, ModelError, suggest
+from egc.errors import ConfigError, DataError, ModelError, suggest
 from egc.evaluation.classification import evaluate_classification
 from egc.grid import image_grid
 from egc.model import Model
 from egc.processes import is_main, wait_for_all
+from egc.published import import_published
 from egc.report.card import model_card
 from egc.report.page import write_page
 from egc.report.training import training_report
@@ -59,7 +61,8 @@ class EGC(Model):
         guidance: float | None = None,
         seed: int = 0,
         *,
-        batch_size: int = 100,
+        cfg: float | None = None,
+        batch_size: int | None = None,
         progress: bool = True,
     ) -> Samples:
         """Draw images.
@@ -70,6 +73,8 @@ class EGC(Model):
             steps, sampler, guidance: default to what the model's recipe says. Samplers are
                 `ddpm`, `ddim`, `dpm++` and `unipc`; a guidance of 0 ignores the labels.
             seed: image i has the seed `seed + i`.
+            cfg: scale of classifier-free guidance, of label-conditioned networks; 1 is none.
+            batch_size: images at once, which does not change them; default: by their size.
         """
         return sample(
             self,
@@ -78,6 +83,7 @@ class EGC(Model):
             steps=steps,
             sampler=sampler,
             guidance=guidance,
+            cfg=cfg,
             seed=seed,
             batch_size=batch_size,
             progress=progress,
@@ -98,9 +104,14 @@ class EGC(Model):
         labels: Tensor | None = None,
         guidance: float = 1.0,
         cond: Tensor | None = None,
+        cfg: float = 1.0,
     ) -> Tensor:
-        """The predicted noise of x_t in model space, for a sampler of your own."""
-        return self.net.eps(x, t, labels, guidance, cond)
+        """The predicted noise of x_t in model space, for a sampler of your own.
+
+        `labels` are those the classifier guides to, `cond` those that a label-conditioned network
+        is told (the number of classes meaning "no label").
+        """
+        return self.net.eps(x, t, labels, guidance, cond, cfg)
 
     def save(self, path: str | Path, card: str = "", dtype: torch.dtype | None = None) -> Path:
         """Write a model directory that `egc.load` opens."""
@@ -128,18 +139,19 @@ class EGC(Model):
         if run is None:
             with tempfile.TemporaryDirectory() as temporary:
                 return cls.fit(data, preset, Path(temporary) / "run", settings, progress=progress)
-        config, splits = prepare(data, preset, settings)
         place = Run(run)
-        config = _settle_gradient(config, place)
+        config, splits = prepare(data, preset, settings, before=place.saved_config())
         place.check(config)
         check_machine(config.train)
         model = cls.build(config, splits.train.classes, seed=config.train.seed)
+        model.codec.ready()
 
         def watch(net: EnergyModel, step: int) -> dict[str, float]:
             return model.with_net(net).preview(splits.validation, place, step)
 
         with place.locked() if is_main() else nullcontext():
-            trainer = Trainer(model, splits.train, place, watch)
+            clean = open_clean(config)
+            trainer = Trainer(model, splits.train, place, watch, clean)
             model = model.with_net(trainer.train(show=progress))
             report = training_report(
                 model, splits.test, place.read_metrics(), title=place.path.name, progress=progress
@@ -157,6 +169,21 @@ class EGC(Model):
             wait_for_all()
         return model
 
+    @classmethod
+    def from_published(
+        cls,
+        checkpoint: str | Path,
+        *,
+        heads: int = 4,
+        head_width: int = 64,
+        image_size: int = 32,
+        autoencoder: str | None = None,
+    ) -> EGC:
+        """The model of a checkpoint that the paper's authors published; see `egc import`."""
+        options = {"heads": heads, "head_width": head_width, "image_size": image_size}
+        found = import_published(checkpoint, **options, autoencoder=autoencoder)
+        return cls(**vars(found))
+
     def with_net(self, net: EnergyModel) -> EGC:
         """The same model with other weights."""
         return type(self)(self.config, self.classes, net, self.diffusion, self.codec, self.facts)
@@ -168,7 +195,9 @@ class EGC(Model):
             labels = [index % len(self.classes) for index in range(PREVIEW_IMAGES)]
         samples = self.sample(labels, count=PREVIEW_IMAGES, progress=False)
         if is_main():
-            image_grid(samples.images, cell=48).save(run.samples / f"step-{step:08d}.png")
+            image_grid(samples.images, cell=48, largest=128).save(
+                run.samples / f"step-{step:08d}.png"
+            )
         if self.classes and (validation.labels >= 0).any():
             result = evaluate_classification(self, validation)
             return {"validation_accuracy": result.accuracy}
@@ -216,7 +245,7 @@ def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        files = ["config.json", "model.safetensors", "README.md"]
+        files = ["config.json", "model.safetensors", "README.md", "autoencoder/*"]
         return Path(snapshot_download(hub_id, allow_patterns=files))
     except Exception as error:  # the hub's client fails in many ways; all mean the same here
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -227,9 +256,15 @@ def _download(hub_id: str) -> Path:
 
 
 def prepare(
-    data: Any, preset: str | Path | Config, settings: Sequence[str] = ()
+    data: Any,
+    preset: str | Path | Config,
+    settings: Sequence[str] = (),
+    before: Config | None = None,
 ) -> tuple[Config, Splits]:
-    """The configuration with what the data says filled in, and the data."""
+    """The configuration with what the data and the autoencoder say filled in, and the data.
+
+    What a run that is resumed had measured `before` is not measured again.
+    """
     config = preset if isinstance(preset, Config) else Config.load(preset)
     if isinstance(data, str):
         config = config.replace(data={"source": data})
@@ -240,14 +275,47 @@ def prepare(
         splits = split([_as_image_set(data)], config.data)
         config = config.replace(data={"source": splits.train.name})
     shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
-    return config.replace(data=shape), splits
+    config = settle_codec(_fit_latents(config.replace(data=shape), splits.train))
+    if before is not None:
+        if config.objective.gradient == "auto":
+            config = config.replace(objective={"gradient": before.objective.gradient})
+        if config.codec.scale is None and before.codec.scale is not None:
+            config = config.replace(codec={"scale": before.codec.scale})
+    if config.codec.kind == "latent" and config.codec.scale is None:
+        images, _ = splits.train.take(0, MEASURED_IMAGES, seed=0)
+        config = config.replace(codec={"scale": measure_scale(config, images)})
+    return config, splits
 
 
-def _settle_gradient(config: Config, run: Run) -> Config:
-    """A run that was started with "auto" goes on with what was chosen then."""
-    if config.objective.gradient == "auto" and (before := run.saved_config()):
-        return config.replace(objective={"gradient": before.objective.gradient})
-    return config
+def _fit_latents(config: Config, train: ImageSet) -> Config:
+    """Stored latents know their autoencoder, and bear no more changes to pixels."""
+    if train.autoencoder is None:
+        return config
+    if config.codec.kind != "latent":
+        raise ConfigError(
+            f'{train.name} needs codec.kind = "latent"; got {config.codec.kind!r}. '
+            "Train with the preset they were encoded for."
+        )
+    streams = {"augment": config.data.augment}
+    if config.data.clean_source is None:
+        streams["augment_clean"] = config.data.augment_clean
+    for stream, wanted in streams.items():
+        mirrored = AugmentConfig(flip=wanted.flip and train.mirrored)
+        if wanted != mirrored:
+            key = next(k for k, v in vars(wanted).items() if v != getattr(mirrored, k))
+            way = "encode them with --flip" if key == "flip" else f"set data.{stream}.{key} = 0"
+            raise ConfigError(
+                f"data.{stream}.{key} changes pixels, but {train.name} is encoded already; {way}."
+            )
+    return config.replace(codec={"autoencoder": train.autoencoder})
+
+
+def open_clean(config: Config) -> ImageSet | None:
+    """The images of the clean classification stream, where they are not those of the other."""
+    if config.data.clean_source is None or not config.objective.clean_stream:
+        return None
+    source = {"source": config.data.clean_source}
+    return open_source(config.replace(data=source).data).train
 
 
 def _as_image_set(data: Any) -> ImageSet:

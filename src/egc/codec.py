@@ -1,34 +1,283 @@
 """Codecs: between the pictures people have and the tensors the network sees.
 
 The only place that knows value ranges and channel order. Outside, an image is uint8, NHWC,
-0..255. Inside ("model space"), it is float, NCHW, centred on zero.
+0..255. Inside ("model space"), it is float, NCHW, centred on zero: the pixels themselves, or the
+latents of an autoencoder,
+
+    x = (mode of the encoder's posterior - shift) * scale
+
+The autoencoder is any AutoencoderKL or VQModel of diffusers. It is opened when it is first needed:
+a model's energies and scores can be had without it.
 """
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+from typing import Any, Protocol, Self
+
 import numpy as np
 import torch
 from torch import Tensor
+
+from egc.config import CodecConfig, Config
+from egc.errors import ConfigError, ModelError, suggest
+
+log = logging.getLogger("egc")
+
+AUTOENCODERS = ("AutoencoderKL", "VQModel")
+PIXELS_AT_ONCE = 1 << 20
+"""that many pixels of images go through an autoencoder together, to bound its memory"""
+MEASURED_IMAGES = 256
+"""images that the scale of latents is measured on"""
+
+
+class Codec(Protocol):
+    """What the rest of the house asks of a codec."""
+
+    channels: int
+    """of pictures"""
+    image_size: int
+    """side of pictures"""
+    shape: tuple[int, int, int]
+    """(C, H, W) in model space"""
+    clip: float | None
+    """the largest absolute value in model space, for samplers that clip; None: unbounded"""
+
+    def encode(self, images: np.ndarray | Tensor) -> Tensor:
+        """uint8 (B, H, W, C) -> model space (B, *shape)."""
+        ...
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """float (B, C, H, W) in -1..1 -> model space, differentiably."""
+        ...
+
+    def decode(self, x: Tensor) -> np.ndarray:
+        """Model space (B, *shape) -> uint8 (B, H, W, C), clipping what lies outside."""
+        ...
+
+    def ready(self) -> Self:
+        """Open what is needed now, so that what is missing is missed before long work."""
+        ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """Where the work is done, if there is any."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Put what cannot be found again elsewhere into a model's directory."""
+        ...
+
+    def look_in(self, folder: Path) -> None:
+        """Take it from there again."""
+        ...
+
+
+def pixels_of(images: np.ndarray | Tensor) -> Tensor:
+    """uint8 (B, H, W, C) -> float (B, C, H, W) in -1..1."""
+    return torch.as_tensor(images).permute(0, 3, 1, 2).to(torch.float32) / 127.5 - 1
+
+
+def images_of(pixels: Tensor) -> np.ndarray:
+    """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside -1..1."""
+    levels = ((pixels.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    return levels.permute(0, 2, 3, 1).cpu().numpy()
 
 
 class PixelCodec:
     """Pixels as they are: 0..255 becomes -1..1."""
 
     clip: float | None = 1.0
-    """the largest absolute value in model space, for samplers that clip; None: unbounded"""
 
     def __init__(self, channels: int, image_size: int):
         self.channels = channels
         self.image_size = image_size
         self.shape = (channels, image_size, image_size)
-        """(C, H, W) in model space"""
 
     def encode(self, images: np.ndarray | Tensor) -> Tensor:
-        """uint8 (B, H, W, C) -> float (B, C, H, W) in -1..1."""
-        pixels = torch.as_tensor(images)
-        return pixels.permute(0, 3, 1, 2).to(torch.float32) / 127.5 - 1
+        return pixels_of(images)
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        return pixels
 
     def decode(self, x: Tensor) -> np.ndarray:
-        """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside."""
-        pixels = ((x.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        return pixels.permute(0, 2, 3, 1).cpu().numpy()
+        return images_of(x)
+
+    def ready(self) -> Self:
+        return self
+
+    def to(self, device: torch.device | str) -> Self:
+        return self
+
+    def save(self, folder: Path) -> None:
+        pass
+
+    def look_in(self, folder: Path) -> None:
+        pass
+
+
+class LatentCodec:
+    """The latents of an autoencoder. `config.channels` and `config.factor` must be known."""
+
+    clip: float | None = None
+
+    def __init__(self, config: CodecConfig, channels: int, image_size: int):
+        if config.channels is None or config.factor is None:
+            raise ConfigError("codec.channels and codec.factor are needed to build a model.")
+        if image_size % config.factor:
+            raise ConfigError(
+                f"data.image_size = {image_size} is not a multiple of codec.factor = "
+                f"{config.factor}, the pixels that a latent position stands for."
+            )
+        side = image_size // config.factor
+        self.channels = channels
+        self.image_size = image_size
+        self.shape = (config.channels, side, side)
+        self.config = config
+        self.scale = 1.0 if config.scale is None else config.scale
+        self.device = torch.device("cpu")
+        self._place = config.autoencoder
+        self._autoencoder: Any = None
+
+    def encode(self, images: np.ndarray | Tensor) -> Tensor:
+        """Pictures, or latents (B, *shape) in float that were stored by `egc encode`."""
+        given = torch.as_tensor(images)
+        if given.is_floating_point():
+            return self._scaled(given.to(torch.float32))
+        with torch.no_grad():
+            parts = [self.encode_pixels(pixels_of(p).to(self.device)) for p in self._parts(given)]
+        return torch.cat(parts)
+
+    def encode_pixels(self, pixels: Tensor) -> Tensor:
+        return self._scaled(self.raw(pixels))
+
+    def raw(self, pixels: Tensor) -> Tensor:
+        """The autoencoder's own latents, neither shifted nor scaled."""
+        coded = self.autoencoder.encode(pixels)
+        z = coded.latent_dist.mode() if hasattr(coded, "latent_dist") else coded.latents
+        if z.shape[1:] != self.shape:
+            raise ModelError(
+                f"The autoencoder {self._place!r} makes latents of {tuple(z.shape[1:])}, "
+                f"but the model takes {self.shape}."
+            )
+        return z
+
+    def decode(self, x: Tensor) -> np.ndarray:
+        z = x.detach().to(self.device) / self.scale + self.config.shift
+        with torch.no_grad():
+            parts = [images_of(self.autoencoder.decode(p).sample) for p in self._parts(z)]
+        return np.concatenate(parts)
+
+    def ready(self) -> Self:
+        _ = self.autoencoder
+        return self
+
+    def to(self, device: torch.device | str) -> Self:
+        self.device = torch.device(device)
+        if self._autoencoder is not None:
+            self._autoencoder.to(self.device)
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Copy a local autoencoder; one from the hub stays there."""
+        if Path(self._place.partition("#")[0]).is_dir():
+            self.autoencoder.save_pretrained(folder / "autoencoder")
+
+    def look_in(self, folder: Path) -> None:
+        if (folder / "autoencoder").is_dir():
+            self._place = str(folder / "autoencoder")
+
+    @property
+    def autoencoder(self) -> Any:
+        if self._autoencoder is None:
+            self._autoencoder = open_autoencoder(self._place).to(self.device)
+        return self._autoencoder
+
+    def _scaled(self, z: Tensor) -> Tensor:
+        return (z - self.config.shift) * self.scale
+
+    def _parts(self, batch: Tensor) -> tuple[Tensor, ...]:
+        return batch.split(max(1, PIXELS_AT_ONCE // self.image_size**2))
+
+
+def make_codec(config: Config) -> Codec:
+    """The codec of a configuration that knows its image size and channels."""
+    size, channels = config.data.image_size, config.data.channels
+    if size is None or channels is None:
+        raise ConfigError("data.image_size and data.channels are needed to build a model.")
+    if config.codec.kind == "pixel":
+        return PixelCodec(channels, size)
+    return LatentCodec(config.codec, channels, size)
+
+
+def settle_codec(config: Config) -> Config:
+    """Fill in what the autoencoder says of itself: channels and factor of its latents."""
+    codec = config.codec
+    if codec.kind == "pixel" or (codec.channels and codec.factor):
+        return config
+    about = describe_autoencoder(codec.autoencoder)
+    found = {"channels": about["latent_channels"], "factor": about["factor"]}
+    return config.replace(codec={**found, **{k: v for k, v in _given(codec) if k in found}})
+
+
+def measure_scale(config: Config, images: np.ndarray) -> float:
+    """One over the standard deviation of the latents of some images, pictures or latents.
+
+    It is rounded, so that measuring it again gives the same run.
+    """
+    codec = make_codec(config).to("cuda" if torch.cuda.is_available() else "cpu")
+    return float(f"{1 / max(float(codec.encode(images).std()), 1e-6):.4g}")
+
+
+def describe_autoencoder(name: str) -> dict[str, Any]:
+    """The configuration of an autoencoder, with its `factor`, without its weights."""
+    if not name:
+        raise ConfigError(
+            'codec.kind = "latent" needs codec.autoencoder: the directory or hub id of a '
+            "diffusers AutoencoderKL or VQModel. `egc train-codec` makes one."
+        )
+    about = _load_config(name)
+    kind = about.get("_class_name")
+    if kind not in AUTOENCODERS:
+        raise ModelError(
+            f"codec.autoencoder = {name!r} is a {kind!r}. {suggest(str(kind), AUTOENCODERS)}"
+        )
+    return {**about, "factor": 2 ** (len(about["block_out_channels"]) - 1)}
+
+
+def open_autoencoder(name: str) -> Any:
+    """The autoencoder itself, frozen."""
+    import diffusers
+
+    kind = describe_autoencoder(name)["_class_name"]
+    place, _, subfolder = name.partition("#")
+    if not Path(place).is_dir():
+        log.warning("Opening the autoencoder %s from the hub (some hundred MB once).", name)
+    try:
+        model = getattr(diffusers, kind).from_pretrained(place, subfolder=subfolder or None)
+    except Exception as error:
+        raise _unusable(name, error) from None
+    return model.eval().requires_grad_(False)
+
+
+def _load_config(name: str) -> dict[str, Any]:
+    from diffusers import AutoencoderKL
+
+    place, _, subfolder = name.partition("#")
+    try:
+        return dict(AutoencoderKL.load_config(place, subfolder=subfolder or None))
+    except Exception as error:
+        raise _unusable(name, error) from None
+
+
+def _unusable(name: str, error: Exception) -> ModelError:
+    """diffusers and the hub's client fail in many ways; all mean the same here."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return ModelError(
+        f"The autoencoder {name!r} cannot be opened, neither as a directory of diffusers nor from "
+        f"the hub ({lines[0].rstrip('.')}); codec.autoencoder takes a directory too."
+    )
+
+
+def _given(codec: CodecConfig) -> list[tuple[str, Any]]:
+    return [(key, value) for key, value in vars(codec).items() if value is not None]

@@ -45,6 +45,13 @@ class AugmentConfig:
     """mirror half of the images left to right"""
     shift: int = _at_least(0, 0)
     """move by up to this many pixels each way, filling with the border's colour"""
+    pad_crop: int = _at_least(0, 0)
+    """pad with this many black pixels on each side and cut the original size out at random"""
+    cutout: int = _at_least(0, 0)
+    """grey out a square of this side, anywhere in the image"""
+    resized_crop: float = field(default=0.0, metadata={"low": 0, "high": 1})
+    """cut out a part of at least this share of the area, at a ratio of 3:4 to 4:3, and enlarge it
+    (RandomResizedCrop, 0.08 for ImageNet); 0 does not"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,15 @@ class DataConfig:
     """Which images, and how they are split."""
 
     source: str = "digits"
-    """`digits`, or `folder:PATH` with one sub-folder a class (no sub-folders: unsupervised)"""
+    """a named set (`egc data` lists them); `folder:PATH` with one sub-folder a class (no
+    sub-folders: unsupervised); `hub:NAME`, of the `datasets` library; or `latents:PATH`, made by
+    `egc encode`"""
+    clean_source: str | None = None
+    """where the clean classification stream comes from; default: the same images"""
+    labels: bool = True
+    """false: forget them, and train without supervision"""
+    streaming: bool = False
+    """`hub:` only: read the images as they are needed, for sets larger than the disk"""
     image_size: int | None = _at_least(4, None)
     """side in pixels; default: the data's own"""
     channels: int | None = field(default=None, metadata={"choices": (1, 3)})
@@ -65,6 +80,23 @@ class DataConfig:
     """for the noised stream, which generation learns from"""
     augment_clean: AugmentConfig = field(default_factory=AugmentConfig)
     """for the clean classification stream, which bears stronger changes"""
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """What the network sees: pixels, or the latents of an autoencoder."""
+
+    kind: Literal["pixel", "latent"] = "pixel"
+    autoencoder: str = ""
+    """directory or hub id of a diffusers AutoencoderKL or VQModel; `ID#SUBFOLDER` for a part"""
+    scale: float | None = field(default=None, metadata={"above": 0})
+    """latents are multiplied by it; default: one over their standard deviation, measured"""
+    shift: float = 0.0
+    """and this is taken off before"""
+    channels: int | None = field(default=None, metadata={"above": 0})
+    """of the latents; default: what the autoencoder says"""
+    factor: int | None = field(default=None, metadata={"above": 0})
+    """pixels a latent position stands for, along a side; default: what the autoencoder says"""
 
 
 @dataclass(frozen=True)
@@ -97,6 +129,14 @@ class NetworkConfig:
     readout: Literal["dense", "pooled"] = "dense"
     components: int = _positive(16)
     """width of the readout when the data has no labels"""
+    kind: Literal["unet", "resnet"] = "unet"
+    """the U-Net, or a feed-forward wide ResNet of the ablation (no attention, no skips)"""
+    stem_stride: int = _positive(1)
+    """2: the network works at half the resolution, at a quarter of the cost"""
+    label_width: int = _at_least(0, 0)
+    """above 0, the network also sees the label, through an embedding of this width ("dagger")"""
+    heads: int = _positive(4)
+    """attention heads of a label-conditioned network, each of `head_width`"""
 
 
 @dataclass(frozen=True)
@@ -116,6 +156,8 @@ class ObjectiveConfig:
     time_weight: bool = True
     """weigh the noised stream's cross-entropy by sqrt(abar_t)"""
     label_smoothing: float = _share(0.0)
+    label_dropout: float = _share(0.1)
+    """share of images whose label a label-conditioned network does not get to see"""
 
 
 @dataclass(frozen=True)
@@ -160,6 +202,9 @@ class SampleConfig:
     sampler: Sampler = "ddim"
     steps: int = _positive(50)
     guidance: float = _at_least(0, 1.0)
+    """by the classifier; 0: none"""
+    cfg: float = _at_least(0, 1.0)
+    """classifier-free, of label-conditioned networks; 1: as conditioned, above: more so"""
 
 
 @dataclass(frozen=True)
@@ -167,6 +212,7 @@ class Config:
     """Everything a run is a function of."""
 
     data: DataConfig = field(default_factory=DataConfig)
+    codec: CodecConfig = field(default_factory=CodecConfig)
     diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -205,6 +251,13 @@ class Config:
             raise ConfigError(
                 'train.precision = "bf16" needs objective.gradient = "exact": the paired one '
                 "subtracts energies that differ by less than bf16 can tell."
+            )
+        if config.network.kind == "resnet" and (
+            config.network.attention or config.network.label_width
+        ):
+            raise ConfigError(
+                'network.kind = "resnet" has no attention and sees no labels: set '
+                "network.attention = [] and network.label_width = 0."
             )
         if config.objective.lean and exact:
             raise ConfigError(

@@ -11,11 +11,16 @@ GAP = 128
 """grey between the images, which white strokes and dark grounds both stand out from"""
 
 
-def image_grid(images: np.ndarray, columns: int | None = None, cell: int = 64) -> Image.Image:
+def image_grid(
+    images: np.ndarray, columns: int | None = None, cell: int = 64, largest: int | None = None
+) -> Image.Image:
     """uint8 (N, H, W, C) -> one picture, row by row, each image enlarged to about `cell` pixels.
 
-    Enlarging is by whole factors and without smoothing, so that every pixel can be seen.
+    Enlarging is by whole factors and without smoothing, so that every pixel can be seen. Images
+    with a side above `largest` are shrunk to it.
     """
+    if largest is not None and max(images.shape[1:3]) > largest:
+        images = np.stack([_shrunk(pixels, largest) for pixels in images])
     count, height, width, channels = images.shape
     columns = columns or max(1, round(math.sqrt(count)))
     rows = math.ceil(count / columns)
@@ -30,3 +35,9 @@ def image_grid(images: np.ndarray, columns: int | None = None, cell: int = 64) -
         top, left = (index // columns) * (height + gap), (index % columns) * (width + gap)
         canvas[top : top + height, left : left + width] = pixels
     return Image.fromarray(canvas[..., 0] if channels == 1 else canvas)
+
+
+def _shrunk(pixels: np.ndarray, side: int) -> np.ndarray:
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return np.asarray(picture).reshape(picture.height, picture.width, -1)

@@ -21,12 +21,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from egc.codec import PixelCodec
+from egc.codec import Codec, make_codec
 from egc.config import Config
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
 from egc.errors import ConfigError, ModelError, suggest
+from egc.nn.backbone import Backbone
 from egc.nn.readout import DenseReadout, PooledReadout
+from egc.nn.resnet import ResNet
 from egc.nn.unet import UNet
 
 FORMAT = 1
@@ -42,29 +44,36 @@ class Model:
     """names of the classes; empty for a model trained without labels"""
     net: EnergyModel
     diffusion: Diffusion
-    codec: PixelCodec
+    codec: Codec
     facts: dict[str, Any] = field(default_factory=dict)
     """where the weights came from: data, steps, figures"""
 
     @classmethod
-    def build(cls, config: Config, classes: Sequence[str], seed: int = 0) -> Self:
-        """A model with fresh weights, which are a function of the seed."""
-        size, channels = config.data.image_size, config.data.channels
-        if size is None or channels is None:
-            raise ConfigError("data.image_size and data.channels are needed to build a model.")
-        diffusion = Diffusion(config.diffusion)
-        with torch.random.fork_rng(devices=[]):
+    def build(
+        cls,
+        config: Config,
+        classes: Sequence[str],
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> Self:
+        """A model with fresh weights, which are a function of the seed.
+
+        On the device `meta` it has shapes but no weights: for sizes, or weights from elsewhere.
+        """
+        diffusion, codec = Diffusion(config.diffusion), make_codec(config)
+        with torch.random.fork_rng(devices=[]), torch.device(device or "cpu"):
             torch.manual_seed(seed)
-            net = build_network(config, size, channels, len(classes), diffusion.sigmas)
-        return cls(config, list(classes), net, diffusion, PixelCodec(channels, size))
+            net = build_network(config, codec, len(classes), diffusion.sigmas)
+        return cls(config, list(classes), net, diffusion, codec)
 
     @property
     def device(self) -> torch.device:
         return next(self.net.parameters()).device
 
     def to(self, device: str | torch.device) -> Self:
-        """Move the network to a device; returns the model."""
+        """Move the network, and what the codec works with, to a device; returns the model."""
         self.net.to(device)
+        self.codec.to(device)
         return self
 
     def size(self) -> dict[str, float]:
@@ -106,6 +115,7 @@ class Model:
         }
         weights = {name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in _state(self)}
         save_file(weights, path / WEIGHTS_FILE)
+        self.codec.save(path)
         (path / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n")
         (path / CARD_FILE).write_text(card or f"# {path.name}\n\nAn EGC model.\n")
         return path
@@ -120,6 +130,7 @@ class Model:
         except (KeyError, TypeError, ConfigError) as error:
             raise ModelError(f"{path / CONFIG_FILE} is not a usable model: {error}") from None
         model.facts = about.get("facts", {})
+        model.codec.look_in(path)
         try:
             weights = load_file(path / WEIGHTS_FILE)
         except FileNotFoundError:
@@ -134,9 +145,7 @@ class Model:
         return model
 
 
-def build_network(
-    config: Config, image_size: int, channels: int, classes: int, sigmas: Tensor
-) -> EnergyModel:
+def build_network(config: Config, codec: Codec, classes: int, sigmas: Tensor) -> EnergyModel:
     """The backbone and the readout that the configuration names."""
     network = config.network
     outputs = classes or network.components
@@ -150,23 +159,40 @@ def build_network(
                 f"network.channels = {network.channels}, as the pooled readout needs."
             )
         readout = PooledReadout(outputs, network.channels, network.head_width)
-    backbone = build_backbone(config, channels, readout.map_channels, image_size)
+    inputs, image_size, _ = codec.shape
+    backbone = build_backbone(config, inputs, readout.map_channels, image_size, classes)
     return EnergyModel(backbone, readout, sigmas)
 
 
-def build_backbone(config: Config, inputs: int, outputs: int, image_size: int) -> UNet:
-    """The configured U-Net between any numbers of channels."""
+def build_backbone(
+    config: Config, inputs: int, outputs: int, image_size: int, classes: int = 0
+) -> Backbone:
+    """The configured network between any numbers of channels."""
     network = config.network
+    common: dict[str, Any] = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "channels": network.channels,
+        "multipliers": network.multipliers,
+        "depth": network.depth,
+        "groups": network.groups,
+        "stem_stride": network.stem_stride,
+    }
+    if network.kind == "resnet":
+        return ResNet(**common)
+    if network.label_width and not classes:
+        raise ConfigError(
+            f"network.label_width = {network.label_width} is for networks that see labels, but "
+            "the data has none; set network.label_width = 0."
+        )
     return UNet(
-        inputs=inputs,
-        outputs=outputs,
+        **common,
         image_size=image_size,
-        channels=network.channels,
-        multipliers=network.multipliers,
-        depth=network.depth,
         attention=network.attention,
         head_width=network.head_width,
-        groups=network.groups,
+        heads=network.heads,
+        classes=classes,
+        label_width=network.label_width,
     )
 
 

@@ -1,7 +1,7 @@
 """Nested dataclasses from plain trees (of TOML or JSON) and back, checked key by key.
 
-A field's annotation says what type its value has; its metadata may bound it (`low`, `above`,
-`below`) or list its `choices`. Whatever does not fit is refused with the key's full name.
+A field's annotation says what type its value has; its metadata may bound it (`low`, `high`,
+`above`, `below`) or list its `choices`. Whatever does not fit is refused with the key's full name.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def _check_range(value: Any, limits: Mapping[str, Any], name: str) -> None:
             ("above", lambda v, edge: v <= edge, "larger than"),
             ("low", lambda v, edge: v < edge, "at least"),
             ("below", lambda v, edge: v >= edge, "smaller than"),
+            ("high", lambda v, edge: v > edge, "at most"),
         ):
             if limit in limits and refused(item, limits[limit]):
                 raise ConfigError(f"{name} must be {words} {limits[limit]}; got {item}.")

@@ -5,7 +5,9 @@ What can be converted naturally is converted, and said so in one line of the `eg
 
 from __future__ import annotations
 
+import io
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from PIL import Image, ImageOps
 
 from egc.errors import DataError
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif")
 
 log = logging.getLogger("egc")
 
@@ -36,25 +38,35 @@ def read_images(images: Any, image_size: int, channels: int) -> np.ndarray:
 
 def image_files(folder: Path) -> list[Path]:
     """All images below a folder, sorted, hidden ones left out."""
-    return sorted(
-        path
-        for path in folder.rglob("*")
-        if path.suffix.lower() in SUFFIXES
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
+    return [Path(path) for path in image_paths(folder)]
 
 
-def open_image(path: Path) -> Image.Image:
-    """Decode a file whole, so that a truncated one is found here and named."""
+def image_paths(folder: str | Path) -> list[str]:
+    """The same as plain strings, for folders of millions."""
+    found: list[str] = []
+    with os.scandir(folder) as entries:
+        # By name, going down where a folder's turn comes: the order of whole paths.
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found += image_paths(entry.path)
+            elif entry.name.lower().endswith(SUFFIXES) and entry.is_file():
+                found.append(entry.path)
+    return found
+
+
+def open_image(source: str | Path | bytes, name: str = "") -> Image.Image:
+    """Decode a file, or the bytes of one called `name`, whole: a truncated one is named here."""
     try:
-        with Image.open(path) as picture:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
             picture.load()
             return ImageOps.exif_transpose(picture)
     except FileNotFoundError:
-        raise DataError(f"There is no image {str(path)!r}.") from None
+        raise DataError(f"There is no image {str(source)!r}.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"The image {str(path)!r} cannot be read: {error}.") from None
+        name = name or str(source)
+        raise DataError(f"The image {name!r} cannot be read: {error}.") from None
 
 
 def fit(picture: Image.Image, image_size: int, channels: int) -> tuple[np.ndarray, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,12 @@ class ImageSet:
     classes: list[str]
     image_size: int
     channels: int
+    autoencoder: str | None = None
+    """of stored latents: what encoded them; `read` then gives float16 (n, C, h, w)"""
+    twins: int = 0
+    """above 0, the index of an image plus this is that of its mirrored twin"""
+    mirrored: bool = False
+    """whether the twins are among the images"""
 
     @classmethod
     def from_arrays(
@@ -73,12 +80,40 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def take(
+        self, step: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels of one training step, the share of process `rank`."""
+        positions = positions_at(step, batch_size, len(self), seed)[rank::processes]
+        return self.images(positions), self.labels[positions]
+
     def images(self, positions: np.ndarray | slice = slice(None)) -> np.ndarray:
         """uint8 (n, H, W, C) at these positions of the set; all of them by default."""
         return self.read(self.indices[positions])
 
     def subset(self, positions: np.ndarray) -> ImageSet:
         return replace(self, indices=self.indices[positions], labels=self.labels[positions])
+
+    def with_twins(self) -> ImageSet:
+        """The set with the mirrored twins of its images, if there are any."""
+        if not self.twins or self.mirrored:
+            return self
+        indices = np.concatenate([self.indices, self.indices + self.twins])
+        return replace(self, indices=indices, labels=np.tile(self.labels, 2), mirrored=True)
+
+
+@lru_cache(maxsize=4)
+def _pass_order(size: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(size)
+
+
+def positions_at(step: int, batch_size: int, size: int, seed: int) -> np.ndarray:
+    """Which of `size` images step `step` sees; each pass over the data has its own order."""
+    places = np.arange(step * batch_size, (step + 1) * batch_size)
+    epochs, offsets = np.divmod(places, size)
+    return np.concatenate(
+        [_pass_order(size, seed, int(e))[offsets[epochs == e]] for e in np.unique(epochs)]
+    )
 
 
 class Splits(NamedTuple):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from egc.config import DataConfig
+from egc.data.cifar import open_cifar10, open_cifar100
 from egc.data.folder import open_folder
+from egc.data.hub import open_hub
+from egc.data.idx import open_fashion_mnist, open_mnist
+from egc.data.imagenet import open_celebahq, open_imagenet
 from egc.data.imageset import ImageSet, Splits, hold_out
+from egc.data.latents import open_latents
+from egc.data.lsun import open_lsun_church
+from egc.data.streamed import StreamedSet
 from egc.errors import ConfigError, DataError, suggest
 
 
@@ -24,27 +33,66 @@ def open_digits(config: DataConfig) -> list[ImageSet]:
         return [ImageSet.from_arrays(arrays["images"], arrays["labels"], name="digits")]
 
 
-NAMED = {"digits": open_digits}
+NAMED: dict[str, Callable[[DataConfig], list[ImageSet]]] = {
+    "digits": open_digits,
+    "cifar10": open_cifar10,
+    "cifar100": open_cifar100,
+    "mnist": open_mnist,
+    "fashion-mnist": open_fashion_mnist,
+    "imagenet": open_imagenet,
+    "celebahq": open_celebahq,
+    "lsun-church": open_lsun_church,
+}
 """name -> function that gives [all images], or [train, test] for data with its own split"""
+
+WITH_PATH: dict[str, Callable[[DataConfig, Path], list[ImageSet]]] = {
+    "folder": lambda config, path: open_folder(path, config.image_size, config.channels),
+    "imagenet": open_imagenet,
+    "celebahq": open_celebahq,
+    "lsun-church": open_lsun_church,
+    "latents": lambda config, path: open_latents(path),
+}
+"""kind -> the same, for `KIND:PATH`"""
+
+KINDS = (*(f"{kind}:PATH" for kind in WITH_PATH), "hub:NAME", "hub:NAME#SUBSET")
+"""forms of sources that are not a bare name"""
 
 
 def open_source(config: DataConfig) -> Splits:
     """Open `data.source` and split it."""
+    return split(open_parts(config), config)
+
+
+def open_parts(config: DataConfig) -> list[ImageSet]:
+    """[all images] or [train, test] of `data.source`; without labels if they are not wanted."""
     kind, separator, rest = config.source.partition(":")
-    if kind == "folder" and separator:
-        parts = open_folder(Path(rest).expanduser(), config.image_size, config.channels)
+    if config.streaming and kind != "hub":
+        raise ConfigError(
+            f"data.streaming is for hub: sources only; set it to false for {config.source!r}."
+        )
+    if kind == "hub" and separator:
+        parts = open_hub(config)
+    elif kind in WITH_PATH and rest:
+        parts = WITH_PATH[kind](config, Path(rest).expanduser())
     elif config.source in NAMED:
         parts = NAMED[config.source](config)
     else:
-        hint = suggest(config.source, [*NAMED, "folder:PATH"])
+        known = [*NAMED, *KINDS]
+        hint = suggest(config.source, known, most=len(known))
         raise ConfigError(f"data.source = {config.source!r} is not a known source. {hint}")
-    return split(parts, config)
+    if config.labels:
+        return parts
+    return [replace(part, labels=np.full_like(part.labels, -1), classes=[]) for part in parts]
 
 
 def split(parts: list[ImageSet], config: DataConfig) -> Splits:
     """[all] or [train, test] -> train, validation and test, by the configured shares."""
+    if isinstance(parts[0], StreamedSet):
+        # Nothing can be held out of a stream, so validation shares the test images.
+        places = np.arange(len(parts[1]))
+        return Splits(parts[0], parts[1].subset(places[::2]), parts[1].subset(places[1::2]))
     rest, test = parts if len(parts) == 2 else hold_out(parts[0], config.test)
     train, validation = hold_out(rest, config.validation)
     if len(train) == 0:
         raise DataError(f"{rest.name} has no images left to train on.")
-    return Splits(train, validation, test)
+    return Splits(train.with_twins(), validation, test)

@@ -12,6 +12,9 @@ from egc.model import Model
 from egc.processes import share, whole
 from egc.tasks.classify import predict_proba
 
+AT_ONCE = 256
+"""images that are read together"""
+
 
 @dataclass(frozen=True)
 class Classification:
@@ -33,7 +36,9 @@ def evaluate_classification(model: Model, data: ImageSet) -> Classification:
         raise DataError(f"{data.name} has no labelled images to measure accuracy on.")
     labels = data.labels[known]
     mine = np.array(share(known.tolist()), dtype=int)
-    rows = list(predict_proba(model, data.images(mine))) if len(mine) else []
+    rows: list[np.ndarray] = []
+    for start in range(0, len(mine), AT_ONCE):  # large sets do not fit into memory
+        rows += list(predict_proba(model, data.images(mine[start : start + AT_ONCE])))
     probabilities = np.stack(whole(rows))
     predicted = probabilities.argmax(axis=1)
     confusion = np.zeros((len(model.classes), len(model.classes)), dtype=int)

@@ -37,14 +37,15 @@ def zeroed(layer: Conv2d) -> Conv2d:
 class ResBlock(nn.Module):
     """Norm, SiLU, convolution, twice; the time embedding is added in between."""
 
-    def __init__(self, inputs: int, outputs: int, time_width: int, groups: int):
+    def __init__(self, inputs: int, outputs: int, time_width: int, groups: int, stride: int = 1):
         super().__init__()
         self.norm1 = NormSiLU(groups, inputs)
-        self.conv1 = Conv2d(inputs, outputs, 3, padding=1)
+        self.conv1 = Conv2d(inputs, outputs, 3, stride=stride, padding=1)
         self.time = nn.Linear(time_width, outputs)
         self.norm2 = NormSiLU(groups, outputs)
         self.conv2 = zeroed(Conv2d(outputs, outputs, 3, padding=1))
-        self.skip = nn.Identity() if inputs == outputs else Conv2d(inputs, outputs, 1)
+        same = inputs == outputs and stride == 1
+        self.skip = nn.Identity() if same else Conv2d(inputs, outputs, 1, stride=stride)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
         h = self.conv1(self.norm1(x))
@@ -54,7 +55,7 @@ class ResBlock(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention among the positions of a map, as a residual branch."""
+    """Multi-head attention among the positions of a map, as a residual branch; sees no label."""
 
     def __init__(self, channels: int, head_width: int, groups: int):
         super().__init__()
@@ -63,7 +64,7 @@ class SelfAttention(nn.Module):
         self.qkv = Conv2d(channels, 3 * channels, 1)
         self.out = zeroed(Conv2d(channels, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
         b, c, height, width = x.shape
         # (B, 3C, H, W) -> three of (B, heads, positions, head width)
         qkv = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, height * width)

@@ -112,11 +112,11 @@ def _fast_path(x: Tensor) -> bool:
     return _twice.get() and not torch.is_autocast_enabled(x.device.type)
 
 
-def recomputed(module: nn.Module, *inputs: Tensor) -> Tensor:
+def recomputed(module: nn.Module, *inputs: Tensor | None) -> Tensor:
     """Activation checkpointing that remembers whether the pass is differentiated twice."""
     twice = _twice.get()
 
-    def run(*inputs: Tensor) -> Tensor:
+    def run(*inputs: Tensor | None) -> Tensor:
         with differentiated_twice() if twice else nullcontext():
             return module(*inputs)
 

@@ -15,43 +15,39 @@ import torch
 from torch import Tensor, nn
 
 from egc.errors import ConfigError
-from egc.nn.blocks import (
-    Downsample,
-    ResBlock,
-    SelfAttention,
-    Upsample,
-    timestep_embedding,
-)
-from egc.nn.twice import Conv2d, NormSiLU, recomputed
+from egc.nn.backbone import Backbone
+from egc.nn.blocks import Downsample, ResBlock, SelfAttention, Upsample
+from egc.nn.transformer import SpatialTransformer
+from egc.nn.twice import Conv2d, NormSiLU
 
 
 class Stage(nn.Module):
     """A residual block and, at the resolutions that have it, attention."""
 
-    def __init__(
-        self, inputs: int, outputs: int, time_width: int, groups: int, head_width: int | None
-    ):
+    def __init__(self, block: ResBlock, attention: nn.Module | None):
         super().__init__()
-        self.block = ResBlock(inputs, outputs, time_width, groups)
-        self.attention = (
-            SelfAttention(outputs, head_width, groups) if head_width else nn.Identity()
-        )
+        self.block = block
+        self.attention = attention
 
-    def forward(self, x: Tensor, emb: Tensor) -> Tensor:
-        return self.attention(self.block(x, emb))
+    def forward(self, x: Tensor, emb: Tensor, label: Tensor | None) -> Tensor:
+        h = self.block(x, emb)
+        return h if self.attention is None else self.attention(h, label)
 
 
-class UNet(nn.Module):
-    """(x_t, t) -> map: (B, inputs, H, W), (B,) -> (B, outputs, H, W).
+class UNet(Backbone):
+    """(x_t, t, cond) -> map: (B, inputs, H, W), (B,), (B,) -> (B, outputs, H, W).
 
     Args:
         inputs, outputs: channels of the image and of the map.
         image_size: the side of the image, from which the side of every level follows.
         channels, multipliers: the width of level i is `channels * multipliers[i]`.
         depth: residual blocks a level.
-        attention: the sides of the maps (such as 16, 8) that get self-attention.
+        attention: the sides of the maps (such as 16, 8) that get attention.
         head_width: channels of one attention head.
         groups: groups of each GroupNorm.
+        stem_stride: above 1, the first map, and the last, are that much smaller than the image.
+        heads, classes, label_width: of a label-conditioned network, whose attention is a spatial
+            transformer of that many heads, at any width; see `Backbone`.
     """
 
     def __init__(
@@ -66,46 +62,42 @@ class UNet(nn.Module):
         attention: tuple[int, ...],
         head_width: int,
         groups: int,
+        stem_stride: int = 1,
+        heads: int = 4,
+        classes: int = 0,
+        label_width: int = 0,
     ):
-        super().__init__()
-        sides = level_sides(image_size, len(multipliers))
+        super().__init__(channels, classes, label_width)
+        sides = level_sides(-(-image_size // stem_stride), len(multipliers))
         widths = [channels * multiplier for multiplier in multipliers]
-        _check(image_size, sides, widths, attention, head_width, groups)
+        _check(image_size, sides, widths, attention, None if label_width else head_width, groups)
+        self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
 
-        self.checkpointing = False
-        """compute activations again in the backward pass instead of keeping them"""
-        self.channels = channels
-        time_width = 4 * channels
-        self.time = nn.Sequential(
-            nn.Linear(channels, time_width), nn.SiLU(), nn.Linear(time_width, time_width)
-        )
-        self.stem = Conv2d(inputs, widths[0], 3, padding=1)
-
-        def stage(n_in: int, n_out: int, side: int) -> Stage:
-            heads = head_width if side in attention else None
-            return Stage(n_in, n_out, time_width, groups, heads)
+        def stage(n_in: int, n_out: int, attends: bool) -> Stage:
+            block = ResBlock(n_in, n_out, self.time_width, groups)
+            if not attends:
+                return Stage(block, None)
+            if label_width:
+                args = (heads, head_width, label_width, groups)
+                return Stage(block, SpatialTransformer(n_out, *args))
+            return Stage(block, SelfAttention(n_out, head_width, groups))
 
         self.down = nn.ModuleList()
         skips = [width := widths[0]]
         for level, (n_out, side) in enumerate(zip(widths, sides, strict=True)):
             for _ in range(depth):
-                self.down.append(stage(width, n_out, side))
+                self.down.append(stage(width, n_out, side in attention))
                 skips.append(width := n_out)
             if level < len(widths) - 1:
                 self.down.append(Downsample(width))
                 skips.append(width)
 
-        self.middle = nn.ModuleList(
-            [
-                Stage(width, width, time_width, groups, head_width),
-                Stage(width, width, time_width, groups, None),
-            ]
-        )
+        self.middle = nn.ModuleList([stage(width, width, True), stage(width, width, False)])
 
         self.up = nn.ModuleList()
         for level, (n_out, side) in reversed(list(enumerate(zip(widths, sides, strict=True)))):
             for _ in range(depth + 1):
-                self.up.append(stage(width + skips.pop(), n_out, side))
+                self.up.append(stage(width + skips.pop(), n_out, side in attention))
                 width = n_out
             if level > 0:
                 self.up.append(Upsample(width))
@@ -116,30 +108,20 @@ class UNet(nn.Module):
         self.out = Conv2d(width, outputs, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
-        if cond is not None:
-            raise ConfigError(
-                "This network has no label embedding, so it takes no `cond`; "
-                "guide it with `labels` instead."
-            )
-        emb = self.time(timestep_embedding(t, self.channels).to(x.dtype))
+        emb = self.embed(x, t, cond)
         h = self.stem(x)
         skips = [h]
         for layer in self.down:
-            h = layer(h) if isinstance(layer, Downsample) else self._stage(layer, h, emb)
+            h = layer(h) if isinstance(layer, Downsample) else self.run(layer, h, *emb)
             skips.append(h)
         for layer in self.middle:
-            h = self._stage(layer, h, emb)
+            h = self.run(layer, h, *emb)
         for layer in self.up:
             if isinstance(layer, Upsample):
                 h = layer(h, size=skips[-1].shape[-2:])
             else:
-                h = self._stage(layer, torch.cat([h, skips.pop()], dim=1), emb)
+                h = self.run(layer, torch.cat([h, skips.pop()], dim=1), *emb)
         return self.out(self.norm(h))
-
-    def _stage(self, stage: nn.Module, x: Tensor, emb: Tensor) -> Tensor:
-        if self.checkpointing and torch.is_grad_enabled():
-            return recomputed(stage, x, emb)
-        return stage(x, emb)
 
 
 def level_sides(image_size: int, levels: int) -> list[int]:
@@ -155,7 +137,7 @@ def _check(
     sides: list[int],
     widths: list[int],
     attention: tuple[int, ...],
-    head_width: int,
+    head_width: int | None,
     groups: int,
 ) -> None:
     """Refuse a shape that cannot be built, naming the key to change."""
@@ -170,6 +152,8 @@ def _check(
                 f"network.groups = {groups} does not divide the width {width} "
                 "(network.channels x multiplier)."
             )
+    if head_width is None:  # spatial transformers fit any width
+        return
     # The middle always attends, and its width is that of the last level.
     attending = {w for w, side in zip(widths, sides, strict=True) if side in attention}
     for width in sorted(attending | {widths[-1]}):

@@ -19,6 +19,9 @@ ride along on the same evaluations. The two sides, and the clean stream, are one
 of two or three times the size; `lean` makes them passes of their own, one after the other, in the
 memory of one.
 
+A label-conditioned network learns the score with its label, of which a share is withheld
+(`Batch.cond`), and classifies without: its classification terms are an evaluation of their own.
+
 So a step is a list of `Pass`es, each an evaluation of the network whose loss adds to the step's.
 `plan` makes the list; `forward` evaluates one, inside the module, so that wrappers such as DDP and
 FSDP see it as an ordinary forward pass followed by an ordinary backward pass.
@@ -58,12 +61,16 @@ class Batch(NamedTuple):
     eps: Tensor
     """noise; (B, C, H, W)"""
     clean: Tensor | None = None
-    """the same images as the clean stream sees them"""
+    """images of the clean stream"""
+    clean_labels: Tensor | None = None
+    """their labels, where they are other images; (B,)"""
+    cond: Tensor | None = None
+    """what a label-conditioned network is told: the label, or the index of "no label"; (B,)"""
 
     def split(self, parts: int) -> list[Batch]:
         """The batch in `parts` pieces, for accumulating gradients."""
-        columns = [column.chunk(parts) for column in self if column is not None]
-        return [Batch(*piece) for piece in zip(*columns, strict=True)]
+        pieces = [[None] * parts if column is None else column.chunk(parts) for column in self]
+        return [Batch(*piece) for piece in zip(*pieces, strict=True)]
 
 
 class Pass(NamedTuple):
@@ -81,6 +88,8 @@ class Pass(NamedTuple):
     (paired); (B,)"""
     score: Tensor
     """the score term's value, where it is known already (paired); a scalar"""
+    cond: Tensor | None = None
+    """what a label-conditioned network is told; (B,)"""
     eps: Tensor | None = None
     """the noise that -grad f is regressed on (exact)"""
 
@@ -103,47 +112,48 @@ class EGCObjective(nn.Module):
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Pass]:
         """The passes of a batch, which is this share of all images of the step."""
-        x0, labels, t, eps, clean_images = batch
-        count = len(x0)
+        x0, labels, t, eps, clean_images, clean_labels, cond = batch
         x_t = self.diffusion.noise(x0, t, eps)
+        zero, nothing = x0.new_zeros(len(x0)), x0.new_zeros(())
+        each = zero + share / len(x0)
+        noisy = self._noisy_weights(each, t)
+        without = None if cond is None else torch.full_like(cond, self.net.no_label)
 
-        zero = x0.new_zeros(count)
-        each = zero + share / count
-        noisy = zero
-        if self.config.noisy_stream:
-            noisy = each
-            if self.config.time_weight:
-                noisy = each * self.diffusion.alphas_cumprod.to(t.device)[t].sqrt().to(each)
+        # Evaluations that only classify. Told its label, a network would have nothing to learn.
+        classified = []
+        if cond is not None and self.config.noisy_stream:
+            classified.append(Pass(x_t, t, labels, noisy, zero, zero, nothing, without))
+            noisy = zero
+        if clean_images is not None:
+            start, names = torch.zeros_like(t), labels if clean_labels is None else clean_labels
+            classified.append(Pass(clean_images, start, names, zero, each, zero, nothing, without))
 
         if self.config.gradient == "exact":
-            passes = [Pass(x_t, t, labels, noisy, zero, each, x0.new_zeros(()), eps)]
-        else:
-            r, h = self._residual(x_t, t, eps)
-            density = each / (h.flatten() * x0[0].numel())
-            score = share * r.square().mean()
-            passes = [
-                Pass(x_t + h * r, t, labels, noisy / 2, zero, density, score),
-                Pass(x_t - h * r, t, labels, noisy / 2, zero, -density, 0 * score),
-            ]
-        if clean_images is not None:
-            start = torch.zeros_like(t)
-            passes.append(Pass(clean_images, start, labels, zero, each, zero, x0.new_zeros(())))
-        if self.config.gradient == "paired" and not self.config.lean:
-            passes = [_joined(passes)]
-        return passes
+            if classified:
+                classified = [_joined(classified)]
+            return [Pass(x_t, t, labels, noisy, zero, each, nothing, cond, eps), *classified]
+        r, h = self._residual(x_t, t, eps, cond)
+        density = each / (h.flatten() * x0[0].numel())
+        score = share * r.square().mean()
+        passes = [
+            Pass(x_t + h * r, t, labels, noisy / 2, zero, density, score, cond),
+            Pass(x_t - h * r, t, labels, noisy / 2, zero, -density, 0 * score, cond),
+            *classified,
+        ]
+        return passes if self.config.lean else [_joined(passes)]
 
     def forward(self, part: Pass) -> Terms:
         """The loss of one pass."""
         score = part.score
         if part.eps is None:
-            joint = self.net(part.x, part.t)
+            joint = self.net(part.x, part.t, part.cond)
             # The value is that of the score term; the gradient is that of the weighted sum.
             along_r = (part.density * joint.log_density).sum()
             loss = score + (along_r - along_r.detach())
         else:
             x = part.x.detach().requires_grad_(True)
             with differentiated_twice():
-                joint = self.net(x, part.t)
+                joint = self.net(x, part.t, part.cond)
             with input_gradient_only():
                 (s,) = torch.autograd.grad(joint.log_density.sum(), x, create_graph=True)
             loss = score = (part.density * (s + part.eps).square().flatten(1).mean(dim=1)).sum()
@@ -159,9 +169,19 @@ class EGCObjective(nn.Module):
         parts = {"loss": loss, "score": score, "class_noisy": noisy, "class_clean": clean}
         return Terms(loss, {name: value.detach() for name, value in parts.items()})
 
-    def _residual(self, x_t: Tensor, t: Tensor, eps: Tensor) -> tuple[Tensor, Tensor]:
+    def _noisy_weights(self, each: Tensor, t: Tensor) -> Tensor:
+        """The weight of each image's cross-entropy in the noised stream; (B,)."""
+        if not self.config.noisy_stream:
+            return torch.zeros_like(each)
+        if not self.config.time_weight:
+            return each
+        return each * self.diffusion.alphas_cumprod.to(t.device)[t].sqrt().to(each)
+
+    def _residual(
+        self, x_t: Tensor, t: Tensor, eps: Tensor, cond: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """r = s + eps, and the step h along it for each image."""
-        r = self.net.score(x_t, t) + eps
+        r = self.net.score(x_t, t, cond) + eps
         every = tuple(range(1, r.ndim))
         rms = r.square().mean(dim=every, keepdim=True).sqrt().clamp(min=1e-12)
         return r, PAIR_STEP / rms
@@ -169,7 +189,7 @@ class EGCObjective(nn.Module):
 
 def _joined(passes: list[Pass]) -> Pass:
     """Several passes as one over all their images."""
-    x, t, labels, noisy, clean, density, scores, _ = zip(*passes, strict=True)
+    x, t, labels, noisy, clean, density, scores, cond, _ = zip(*passes, strict=True)
     return Pass(
         x=torch.cat(x),
         t=torch.cat(t),
@@ -178,4 +198,5 @@ def _joined(passes: list[Pass]) -> Pass:
         clean=torch.cat(clean),
         density=torch.cat(density),
         score=torch.stack(scores).sum(),
+        cond=None if cond[0] is None else torch.cat(cond),
     )

@@ -20,8 +20,9 @@ One network that classifies images by its forward pass and draws them by its bac
 | data | {source} |
 | images | {size}x{size}, {colour} |
 | classes | {classes} |
-| network | U-Net, {parameters:,} parameters, `{readout}` readout |
-| training | {steps:,} steps of {batch} images, seed {seed} |
+| the network sees | {sees} |
+| network | {network} |
+| weights | {origin} |
 {facts}
 ## Use
 
@@ -59,11 +60,31 @@ def model_card(model: Model, name: str) -> str:
         size=model.codec.image_size,
         colour="grey" if model.codec.channels == 1 else "colour",
         classes=f"{len(model.classes)}: {classes}" if classes else "none (trained without labels)",
-        parameters=sum(p.numel() for p in model.net.parameters()),
-        readout=config.network.readout,
-        steps=config.train.steps,
-        batch=config.train.batch_size,
-        seed=config.train.seed,
+        sees=_sees(model),
+        network=_network(model),
+        origin=_origin(model),
         facts=facts,
         use=use,
     )
+
+
+def _sees(model: Model) -> str:
+    shape = "{1}x{2}x{0}".format(*model.codec.shape)
+    if model.config.codec.kind == "pixel":
+        return f"{shape} pixels"
+    return f"{shape} latents of the autoencoder `{model.config.codec.autoencoder}`"
+
+
+def _network(model: Model) -> str:
+    network = model.config.network
+    kind = "U-Net" if network.kind == "unet" else "ResNet"
+    told = ", also told the label" if network.label_width else ""
+    count = sum(p.numel() for p in model.net.parameters())
+    return f"{kind}, {count:,} parameters, `{network.readout}` readout{told}"
+
+
+def _origin(model: Model) -> str:
+    if "imported_from" in model.facts:
+        return f"of the paper's authors, imported from `{model.facts['imported_from']}`"
+    train = model.config.train
+    return f"trained for {train.steps:,} steps of {train.batch_size} images, seed {train.seed}"

@@ -20,6 +20,10 @@ from egc.tasks.sample import denoising_path, sample
 
 MOST = 1000
 """test images used for the energies, and noise images beside them"""
+MOST_PIXELS = 1 << 26
+"""of all of them together"""
+MOST_DECODED = 100
+"""the same, where they go through an autoencoder"""
 EACH = 10
 """samples of each class"""
 SHOWN_CLASSES = 10
@@ -94,7 +98,9 @@ def training_report(
 
 def strange_energies(model: Model, data: ImageSet) -> dict[str, np.ndarray]:
     """Energies of real images, of the same turned upside down, and of uniform noise."""
-    images = data.images(np.arange(min(MOST, len(data))))
+    images = data.images(np.arange(min(MOST, len(data), MOST_PIXELS // data.image_size**2)))
+    if data.autoencoder is not None:  # latents: back to pictures, which can be turned
+        images = model.codec.decode(model.codec.encode(images[:MOST_DECODED]))
     noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
     sets = {"test images": images, "upside down": images[:, ::-1, ::-1].copy(), "noise": noise}
     return {name: -log_density(model, pixels) for name, pixels in sets.items()}
@@ -116,7 +122,7 @@ def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
         f"The backward pass, guided to one class a row ({names}); "
         f"{model.config.sample.sampler}, {model.config.sample.steps} steps, "
         f"guidance {model.config.sample.guidance:g}.",
-        image_grid(samples.images, columns=EACH, cell=48),
+        image_grid(samples.images, columns=EACH, cell=48, largest=128),
     )
 
 
@@ -125,7 +131,7 @@ def _drawn_freely(model: Model, progress: bool) -> Section[Image.Image]:
     return Section(
         "Drawing freely",
         "The same network with no label: it starts from noise and follows its own score.",
-        image_grid(samples.images, columns=EACH, cell=48),
+        image_grid(samples.images, columns=EACH, cell=48, largest=128),
     )
 
 
@@ -140,5 +146,5 @@ def _paths(model: Model) -> Section[Image.Image]:
     return Section(
         "From noise to image",
         f"A few samples on their way, one a row, from t = {times[0]} to t = {times[-1]}.",
-        image_grid(rows, columns=images.shape[0], cell=48),
+        image_grid(rows, columns=images.shape[0], cell=48, largest=128),
     )

@@ -16,12 +16,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from egc.diffusion import ReverseStep
+from egc.diffusion import EpsFunction, ReverseStep
 from egc.errors import ConfigError
 from egc.grid import image_grid
 from egc.model import Model
 from egc.processes import is_main, share, whole
 from egc.progress import progress_line
+
+VALUES_AT_ONCE = 100 * 64 * 32 * 32
+"""of the widest map; the default batch is a hundred images, or fewer if they are large"""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,15 @@ def sample(
     steps: int | None = None,
     sampler: str | None = None,
     guidance: float | None = None,
+    cfg: float | None = None,
     seed: int = 0,
-    batch_size: int = 100,
+    batch_size: int | None = None,
     progress: bool = True,
 ) -> Samples:
     """Draw images; see `egc.EGC.sample`. Of several processes, each draws its share."""
     indices = _labels_for(model, labels, count)
+    batch_size = batch_size or _fitting_batch(model)
+    model.codec.ready()
     seeds = _seeds_for(seed, len(indices))
     mine = np.array(share(list(range(len(seeds)))), dtype=int)
     batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
@@ -91,7 +97,13 @@ def sample(
     with progress_line("Sampling", count_steps, show=progress and is_main()) as line:
         for rows in batches:
             for step in sample_steps(
-                model, indices[rows], seeds[rows], steps=steps, sampler=sampler, guidance=guidance
+                model,
+                indices[rows],
+                seeds[rows],
+                steps=steps,
+                sampler=sampler,
+                guidance=guidance,
+                cfg=cfg,
             ):
                 line.advance()
                 x = step.x
@@ -107,17 +119,12 @@ def sample_steps(
     steps: int | None = None,
     sampler: str | None = None,
     guidance: float | None = None,
+    cfg: float | None = None,
 ) -> Iterator[ReverseStep]:
     """The reverse process of one batch, step by step; a label of -1 is unguided."""
     defaults = model.config.sample
-    scale = defaults.guidance if guidance is None else guidance
-    if scale < 0:
-        raise ConfigError(f"The guidance scale must be at least 0; got {scale}.")
-    targets = None
-    if (labels >= 0).any():
-        targets = torch.as_tensor(labels, device=model.device)
     return model.diffusion.reverse(
-        lambda x, t: model.net.eps(x, t, targets, scale),
+        eps_for(model, labels, guidance, cfg),
         seeds.tolist(),
         model.codec.shape,
         sampler=sampler or defaults.sampler,
@@ -125,6 +132,31 @@ def sample_steps(
         clip=model.codec.clip,
         device=model.device,
     )
+
+
+def eps_for(
+    model: Model, labels: np.ndarray, guidance: float | None = None, cfg: float | None = None
+) -> EpsFunction:
+    """The predicted noise on the way to these labels, in whichever ways the network knows."""
+    defaults = model.config.sample
+    if cfg is not None and not model.net.label_conditioned:
+        raise ConfigError(
+            "Classifier-free guidance (cfg) is for label-conditioned networks, and this is none; "
+            "use the classifier's guidance."
+        )
+    guidance = defaults.guidance if guidance is None else guidance
+    cfg = defaults.cfg if cfg is None else cfg
+    for name, scale in (("guidance", guidance), ("cfg", cfg)):
+        if scale < 0:
+            raise ConfigError(f"The {name} scale must be at least 0; got {scale}.")
+    if not (labels >= 0).any():
+        return model.net.eps
+    targets = torch.as_tensor(labels, device=model.device)
+    if not model.net.label_conditioned:
+        return lambda x, t: model.net.eps(x, t, targets, guidance)
+    cond = torch.where(targets >= 0, targets, model.net.no_label)
+    guided = targets if guidance else None
+    return lambda x, t: model.net.eps(x, t, guided, guidance, cond, cfg)
 
 
 def denoising_path(
@@ -135,6 +167,13 @@ def denoising_path(
     picked = [path[i] for i in np.linspace(0, len(path) - 1, frames).round().astype(int)]
     images = np.stack([model.codec.decode(s.x) for s in picked])
     return images, [s.t for s in picked]
+
+
+def _fitting_batch(model: Model) -> int:
+    """As many images as a GPU of ordinary size takes at once, by the size of the widest maps."""
+    _, height, width = model.codec.shape
+    values = model.config.network.channels * height * width
+    return int(min(100, max(1, VALUES_AT_ONCE // values)))
 
 
 def _labels_for(

@@ -23,7 +23,7 @@ from egc.data.imageset import ImageSet
 from egc.energy import EnergyModel
 from egc.errors import ConfigError, TrainingError
 from egc.model import Model
-from egc.nn.unet import UNet
+from egc.nn.backbone import Backbone
 from egc.objectives.egc import Batch, EGCObjective
 from egc.processes import process_count, runs_on_cpu
 from egc.progress import progress_line
@@ -47,9 +47,16 @@ MOST_SKIPPED = 10
 
 
 class Trainer:
-    """Trains `model.net` on `data`, writing into `run`."""
+    """Trains `model.net` on `data`, writing into `run`; `clean_data` is for the clean stream."""
 
-    def __init__(self, model: Model, data: ImageSet, run: Run, watch: Watch | None = None):
+    def __init__(
+        self,
+        model: Model,
+        data: ImageSet,
+        run: Run,
+        watch: Watch | None = None,
+        clean_data: ImageSet | None = None,
+    ):
         self.config: TrainConfig = model.config.train
         self.run = run
         self.watch = watch
@@ -58,11 +65,13 @@ class Trainer:
         self.net.to(self.accelerator.device)
         self.stream = BatchStream(
             data,
-            model.codec,
+            model.codec.to(self.accelerator.device),
             model.config,
             self.accelerator.device,
             self.accelerator.process_index,
             self.accelerator.num_processes,
+            clean_data=clean_data,
+            no_label=self.net.no_label if self.net.label_conditioned else None,
         )
         if model.config.objective.gradient == "auto":
             chosen = choose_gradient(model, self.stream)
@@ -239,7 +248,7 @@ def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
 def _prepare_network(net: EnergyModel, config: Config) -> None:
     """Options that change how the network is computed, and not what."""
     if config.train.activation_checkpointing:
-        cast(UNet, net.backbone).checkpointing = True
+        cast(Backbone, net.backbone).checkpointing = True
     if config.train.compile:
         net.backbone.compile()
 

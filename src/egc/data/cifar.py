@@ -1,0 +1,212 @@
+"""CIFAR-10 and CIFAR-100 as their authors publish them: binary or python, archive or directory.
+
+A binary file is rows of one or two label bytes and 3,072 pixels; a python file is a pickled
+dictionary with an array of the same rows. Pixels are planes: all red, all green, all blue.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from egc.config import DataConfig
+from egc.data.arrays import Arrays, sets_of_arrays
+from egc.data.files import Remote, check_sum, find, found_or_fetched
+from egc.data.imageset import ImageSet
+from egc.errors import DataError
+
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
+SERVER = "https://www.cs.toronto.edu/~kriz/"
+
+_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
+cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
+lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree
+orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum
+rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train
+trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
+
+@dataclass(frozen=True)
+class Cifar:
+    """What the files of one of the two sets are called and how many images each has."""
+
+    name: str
+    classes: list[str]
+    train: dict[str, int]
+    test: dict[str, int]
+    label_bytes: int
+    """of a binary row; the last one is the label"""
+    label_key: str
+    """in a python file"""
+    binary: str
+    """the directory of the binary files"""
+    python: str
+    archives: tuple[Remote, Remote]
+    """of the binary and the python files"""
+
+
+def _archive(name: str, md5: str, size: int) -> Remote:
+    return Remote(f"{SERVER}{name}", name, md5, size)
+
+
+CIFAR10 = Cifar(
+    name="cifar10",
+    classes=_CIFAR10.split(),
+    train={f"data_batch_{i}": 10_000 for i in range(1, 6)},
+    test={"test_batch": 10_000},
+    label_bytes=1,
+    label_key="labels",
+    binary="cifar-10-batches-bin",
+    python="cifar-10-batches-py",
+    archives=(
+        _archive("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
+        _archive("cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 170_498_071),
+    ),
+)
+CIFAR100 = Cifar(
+    name="cifar100",
+    classes=_CIFAR100.split(),
+    train={"train": 50_000},
+    test={"test": 10_000},
+    label_bytes=2,
+    label_key="fine_labels",
+    binary="cifar-100-binary",
+    python="cifar-100-python",
+    archives=(
+        _archive("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
+        _archive("cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437),
+    ),
+)
+
+
+def open_cifar10(config: DataConfig) -> list[ImageSet]:
+    """60,000 photographs of 32x32 pixels in 10 classes (Krizhevsky 2009); [train, test]."""
+    return _open(CIFAR10, config)
+
+
+def open_cifar100(config: DataConfig) -> list[ImageSet]:
+    """60,000 photographs of 32x32 pixels in 100 classes (Krizhevsky 2009); [train, test]."""
+    return _open(CIFAR100, config)
+
+
+def _open(spec: Cifar, config: DataConfig) -> list[ImageSet]:
+    names = [spec.binary, spec.python, *(archive.name for archive in spec.archives)]
+    path = found_or_fetched(
+        lambda: find(*names, *(f"{spec.name}/{name}" for name in names)), spec.archives[0]
+    )
+    return sets_of_arrays(spec.name, _read(spec, path), spec.classes, config)
+
+
+def _read(spec: Cifar, path: Path) -> list[Arrays]:
+    """[train, test] of a directory or an archive."""
+    for archive in spec.archives:
+        if path.name == archive.name:
+            check_sum(path, archive)
+    binary = path.name in (spec.binary, spec.archives[0].name)
+    parts: list[Arrays] = []
+    places: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for files in (spec.train, spec.test):
+        count = sum(files.values())
+        images = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
+        labels = np.empty(count, dtype=np.int64)
+        parts.append((images, labels))
+        start = 0
+        for name, rows in files.items():
+            place = slice(start, start + rows)
+            places[f"{name}.bin" if binary else name] = images[place], labels[place]
+            start += rows
+    # File by file into its place: the whole set is in memory once, not twice.
+    contents = _files(path, places) if path.is_dir() else _members(path, places)
+    for name, content in contents:
+        images, labels = places.pop(name)
+        where = f"{path}/{name}"
+        read = _binary_rows if binary else _python_rows
+        planes, numbers = read(content, len(images), spec, where)
+        if numbers.min() < 0 or numbers.max() >= len(spec.classes):
+            raise DataError(
+                f"{where!r} is damaged: it has labels {numbers.min()} to {numbers.max()}, but "
+                f"there are {len(spec.classes)} classes; get it again."
+            )
+        images[:] = planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+        labels[:] = numbers
+    if places:
+        raise DataError(f"{str(path)!r} has no file {min(places)!r}; unpack the archive again.")
+    return parts
+
+
+def _files(path: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    for name in list(names):
+        if (path / name).is_file():
+            yield name, (path / name).read_bytes()
+
+
+def _members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """In the archive's own order: going back would mean to decompress it again."""
+    wanted = set(names)
+    with tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if name in wanted and (content := archive.extractfile(member)):
+                yield name, content.read()
+
+
+def _binary_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
+    """Pixels (rows, 3072) and labels (rows,)."""
+    width = spec.label_bytes + PIXELS
+    if len(content) != rows * width:
+        raise DataError(
+            f"{where!r} has {len(content):,} bytes instead of {rows * width:,}: it was not "
+            "downloaded or unpacked to the end; get it again."
+        )
+    table = np.frombuffer(content, dtype=np.uint8).reshape(rows, width)
+    return table[:, spec.label_bytes :], table[:, spec.label_bytes - 1]
+
+
+def _python_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
+    """Pixels (rows, 3072) and labels (rows,)."""
+    try:
+        tree = dict(_Unpickler(io.BytesIO(content), encoding="bytes").load())
+        table = {key.decode() if isinstance(key, bytes) else key: tree[key] for key in tree}
+        images, labels = np.asarray(table["data"]), np.asarray(table[spec.label_key])
+    except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError) as error:
+        raise DataError(
+            f"{where!r} is not a CIFAR file, or not a whole one ({error}); get it again."
+        ) from None
+    if images.shape != (rows, PIXELS) or labels.shape != (rows,) or images.dtype != np.uint8:
+        raise DataError(
+            f"{where!r} has {images.dtype} images of shape {images.shape} and {labels.size} "
+            f"labels instead of uint8, {(rows, PIXELS)} and {rows}; get it again."
+        )
+    return images, labels
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles arrays and plain values only: a pickle may otherwise run any code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if (module.replace("_core", "core"), name) == ("numpy.core.multiarray", "_reconstruct"):
+            # By way of an array, as the module has moved between versions of numpy.
+            return np.empty(0).__reduce__()[0]
+        if (module, name) == ("_codecs", "encode"):
+            # How Python 3 writes bytes for Python 2.
+            return _encode
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode(encoding)

@@ -1,0 +1,154 @@
+"""Where data lives on disk, and how files get there: announced, checked, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+from urllib.request import urlopen
+
+from egc.errors import DataError
+from egc.processes import is_main, wait_for_all
+from egc.progress import Line, progress_line
+
+CHUNK = 1 << 20
+TIMEOUT = 60
+"""seconds a server may stay silent"""
+
+Found = TypeVar("Found")
+
+log = logging.getLogger("egc")
+
+
+class Remote(NamedTuple):
+    """An official file: where it is served, what it is called here, and how to know it."""
+
+    url: str
+    name: str
+    """below the data directory, such as mnist/train-labels-idx1-ubyte.gz"""
+    md5: str
+    size: int
+
+
+def data_home() -> Path:
+    """The directory all data is looked for in and downloaded to: EGC_DATA, or ~/.cache/egc."""
+    return Path(os.environ.get("EGC_DATA") or "~/.cache/egc").expanduser()
+
+
+def find(*names: str) -> Path | None:
+    """The first of these files or directories that the data directory has."""
+    return next((path for name in names if (path := data_home() / name).exists()), None)
+
+
+def main_first(work: Callable[[], Found]) -> Found:
+    """Do the work on every process, on the main one before the others."""
+    done = work() if is_main() else None
+    wait_for_all()
+    return work() if done is None else done
+
+
+def found_or_fetched(look: Callable[[], Found | None], *files: Remote) -> Found:
+    """What `look` finds, once the main process has downloaded `files` if it finds nothing."""
+
+    def get() -> Found | None:
+        found = look()
+        if found is None and is_main():
+            for file in files:
+                if not (data_home() / file.name).exists():
+                    fetch(file)
+            found = look()
+        return found
+
+    found = main_first(get)
+    if found is None:
+        raise DataError(
+            f"{files[0].name} was downloaded by the main process, but is not in {data_home()} "
+            "here; set EGC_DATA to a directory that all machines share."
+        )
+    return found
+
+
+def fetch(file: Remote) -> Path:
+    """Download one file; it appears under its name only when it is whole and its sum is right."""
+    path = data_home() / file.name
+    log.warning(
+        "Downloading %s (%s) from %s to %s.", path.name, megabytes(file.size), file.url, path
+    )
+    part = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Under a name of its own: two downloads at once must not write into one file.
+        handle, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+        with (
+            os.fdopen(handle, "wb") as out,
+            urlopen(file.url, timeout=TIMEOUT) as answer,
+            progress_line(f"{path.name} (MB)", round(file.size / 1e6)) as line,
+        ):
+            problem = _copy(answer, out, file, line)
+            out.flush()
+            os.fsync(out.fileno())
+        if problem is None:
+            Path(part).chmod(0o644)
+            Path(part).replace(path)
+            return path
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    finally:
+        if part is not None:
+            Path(part).unlink(missing_ok=True)
+    raise DataError(
+        f"Downloading {path.name} failed ({problem}); try again, or download {file.url} yourself "
+        f"and put it into {path.parent} (set EGC_DATA to keep data in another directory)."
+    )
+
+
+def check_sum(path: Path, file: Remote) -> None:
+    """Refuse a file that is not the official one."""
+    with path.open("rb") as content:
+        found = hashlib.file_digest(content, _md5).hexdigest()
+    if found != file.md5:
+        raise DataError(
+            f"{str(path)!r} is damaged or incomplete: its MD5 sum is {found}, that of the "
+            f"official file {file.md5}; delete it to download it again, or put a whole one there."
+        )
+
+
+def missing(name: str, looked: Iterable[Path], layout: str) -> DataError:
+    """The error for a set that cannot be downloaded and is not there."""
+    places = " or ".join(str(path) for path in looked)
+    return DataError(
+        f"There is no {name} in {places}: it has no open download; get it from its authors, "
+        f"arrange it as {layout}, and set EGC_DATA to the directory above it or say "
+        f"data.source={name}:PATH."
+    )
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+_md5 = partial(hashlib.md5, usedforsecurity=False)
+
+
+def _copy(answer: IO[bytes], out: IO[bytes], file: Remote, line: Line) -> str | None:
+    """Write what the server sends; what is wrong with it, or None."""
+    digest = _md5()
+    done = 0
+    while done <= file.size and (chunk := answer.read(CHUNK)):
+        out.write(chunk)
+        digest.update(chunk)
+        line.advance(round((done + len(chunk)) / 1e6) - round(done / 1e6))
+        done += len(chunk)
+    if done < file.size:
+        return f"the connection ended after {done:,} of {file.size:,} bytes"
+    if done > file.size:
+        return f"the server sent more than the {file.size:,} bytes of the official file"
+    if digest.hexdigest() != file.md5:
+        return f"its MD5 sum is {digest.hexdigest()}, that of the official file {file.md5}"
+    return None

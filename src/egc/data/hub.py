@@ -1,0 +1,287 @@
+"""`hub:NAME` and `hub:NAME#SUBSET`: image sets of the `datasets` library, on disk or streamed.
+
+NAME is a set of the Hugging Face hub, or a local directory that the library can read, such as
+one of parquet files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from egc.config import DataConfig
+from egc.data.files import data_home, main_first, megabytes
+from egc.data.folder import set_of_pictures, shape_of
+from egc.data.images import open_image
+from egc.data.imageset import ImageSet
+from egc.data.streamed import Stream, StreamedSet
+from egc.errors import ConfigError, DataError, EGCError
+from egc.processes import is_main
+
+TEST_SPLITS = ("test", "validation", "val", "valid")
+LABELS = ("label", "labels", "fine_label", "class", "target")
+MOST_HELD_OUT = 2_000
+"""images of a streamed set's test split that are kept in memory"""
+
+log = logging.getLogger("egc")
+
+
+class _Columns(NamedTuple):
+    """Which columns of a set are used, and what its classes are called."""
+
+    image: str
+    label: str | None
+    classes: list[str] | None
+    """None: the labels are bare numbers"""
+
+
+def open_hub(config: DataConfig) -> list[ImageSet]:
+    """[all images], or [train, test] where the set has a split to test on.
+
+    A streamed set always gives both; its test images are the first 2,000 of that split.
+    """
+    name = config.source
+    path, _, subset = name.removeprefix("hub:").partition("#")
+    if not path:
+        raise ConfigError("data.source = 'hub:' names no set; say hub:NAME or hub:NAME#SUBSET.")
+    parts = main_first(lambda: _load(name, path, subset or None, config.streaming))
+    if "train" in parts:
+        train, tests = "train", [split for split in TEST_SPLITS if split in parts]
+    elif len(parts) == 1:
+        train, tests = next(iter(parts)), []
+    else:
+        raise DataError(
+            f"{name} has the splits {sorted(parts)} and none called 'train'; only sets with "
+            "that split, or with a single one, can be used."
+        )
+    columns = _columns(parts[train], name)
+    if not config.labels:
+        columns = columns._replace(label=None, classes=[])
+    if config.streaming:
+        first: ImageSet = _open_streamed(parts[train], columns, config, train)
+    else:
+        rows, labels = _rows(parts[train], columns, name)
+        first = _set_of_rows(rows, labels, columns, name, config.image_size, config.channels)
+    held_out = _held_out([parts[split] for split in tests], columns, name)
+    if held_out:
+        size, channels = first.image_size, first.channels
+        return [first, _set_of_rows(*held_out, columns, name, size, channels, first.classes)]
+    return [first, _nothing_like(first)] if config.streaming else [first]
+
+
+def _load(name: str, path: str, subset: str | None, streaming: bool) -> Any:
+    """All splits of a set: a dictionary of the library's data sets."""
+    datasets = _library(name)
+    local = Path(path).expanduser()
+    # Beside the other data if the user said where that is, else where the library always puts it.
+    cache = str(data_home() / "hub") if os.environ.get("EGC_DATA") else None
+    with _one_sentence(name):
+        if local.is_dir():
+            path = str(local)
+        elif is_main():
+            _announce(
+                datasets.load_dataset_builder(path, subset, cache_dir=cache), name, streaming
+            )
+        return datasets.load_dataset(path, subset, streaming=streaming, cache_dir=cache)
+
+
+def _announce(builder: Any, name: str, streaming: bool) -> None:
+    """Say what is about to be downloaded, and how large it is."""
+    size = builder.info.download_size
+    large = megabytes(size) if size else "of unknown size"
+    if streaming:
+        log.warning("Streaming %s (%s in all): read as needed, none of it kept.", name, large)
+    elif not Path(builder.cache_dir).exists():
+        log.warning("Downloading %s (%s) to %s.", name, large, builder.cache_dir)
+
+
+def _library(name: str) -> Any:
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"{name} needs the library `datasets`; pip install 'egc[hub]'.") from None
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    return datasets
+
+
+@contextmanager
+def _one_sentence(name: str) -> Iterator[None]:
+    """Whatever the library raises within becomes one sentence."""
+    try:
+        yield
+    except EGCError:
+        raise
+    except Exception as error:
+        line = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise DataError(
+            f"{name} cannot be read: {line.rstrip('.')}; check the name, and that the hub can be "
+            "reached or the set is already on this machine."
+        ) from None
+
+
+def _columns(data: Any, name: str) -> _Columns:
+    datasets = _library(name)
+    features = data.features
+    if features is None:
+        raise DataError(
+            f"{name} does not say what its columns are before it is read; "
+            "set data.streaming=false."
+        )
+    images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
+    if not images:
+        raise DataError(
+            f"{name} has no column of images; its columns are "
+            + ", ".join(f"{key} ({type(kind).__name__})" for key, kind in features.items())
+            + "."
+        )
+    image = "image" if "image" in images else images[0]
+    named = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+    if named:
+        label = next((key for key in LABELS if key in named), named[0])
+        return _Columns(image, label, list(features[label].names))
+    numbers = [key for key in LABELS if "int" in str(getattr(features.get(key), "dtype", ""))]
+    if numbers:
+        return _Columns(image, numbers[0], None)
+    log.warning("%s has no column of labels among %s: without labels.", name, list(features))
+    return _Columns(image, None, [])
+
+
+def _encoded(data: Any, columns: _Columns, name: str) -> Any:
+    """The two columns, the images as the bytes they are stored as: decoding is done here."""
+    kept = [columns.image] if columns.label is None else [columns.image, columns.label]
+    undecoded = _library(name).Image(decode=False)
+    return data.select_columns(kept).cast_column(columns.image, undecoded)
+
+
+def _picture(row: Any, column: str, name: str) -> Image.Image:
+    content, path = row[column]["bytes"], row[column]["path"]
+    if content is not None:
+        return open_image(content, path or name)
+    if path and Path(path).is_file():
+        return open_image(path)
+    # A file of its own on the hub, which the library knows how to fetch.
+    with _one_sentence(name):
+        return _library(name).Image().decode_example(row[column])
+
+
+def _label(row: Any, column: str | None) -> int:
+    value = None if column is None else row[column]
+    return -1 if value is None else int(value)
+
+
+def _rows(data: Any, columns: _Columns, name: str) -> tuple[Any, np.ndarray]:
+    """Undecoded examples by index, and their labels; the first 2,000 of a stream."""
+    rows = _encoded(data, columns, name)
+    with _one_sentence(name):
+        if not hasattr(data, "num_rows"):
+            rows = list(islice(rows, MOST_HELD_OUT))
+            labels = [_label(row, columns.label) for row in rows]
+        elif columns.label is None:
+            labels = [-1] * len(rows)
+        else:
+            values = data.select_columns([columns.label])[:][columns.label]
+            labels = [-1 if value is None else value for value in values]
+    return rows, np.array(labels, dtype=np.int64)
+
+
+def _held_out(
+    candidates: list[Any], columns: _Columns, name: str
+) -> tuple[Any, np.ndarray] | None:
+    """The first split that has labels, as those of a test split are often kept secret."""
+    found = None
+    for data in candidates:
+        rows, labels = _rows(data, columns, name)
+        if len(labels) and (columns.label is None or labels.max() >= 0):
+            return rows, labels
+        if len(labels) and found is None:
+            found = rows, labels
+    return found
+
+
+def _set_of_rows(
+    rows: Any,
+    labels: np.ndarray,
+    columns: _Columns,
+    name: str,
+    image_size: int | None,
+    channels: int | None,
+    classes: list[str] | None = None,
+) -> ImageSet:
+    """Examples by index; `classes` are those of the training images, for test images."""
+    if len(labels) == 0:
+        raise DataError(f"{name} has no images.")
+    classes = columns.classes if classes is None else classes
+    if classes is None:
+        classes = [str(number) for number in range(labels.max() + 1)]
+    if labels.min() < -1 or labels.max() >= len(classes):
+        raise DataError(
+            f"{name} has labels {labels.min()} to {labels.max()}, but {len(classes)} classes."
+        )
+
+    def picture(index: int) -> Image.Image:
+        return _picture(rows[index], columns.image, f"{name}[{index}]")
+
+    return set_of_pictures(
+        name, picture, labels, classes, image_size, channels, first=f"{name}[0]"
+    )
+
+
+def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str) -> StreamedSet:
+    name = config.source
+    if columns.classes is None:
+        raise DataError(
+            f"The labels of {name} are numbers without names, which cannot be counted while "
+            "streaming; set data.labels=false or data.streaming=false."
+        )
+    rows = _encoded(data, columns, name)
+    picture = partial(_picture, column=columns.image, name=name)
+
+    def examples(rng: np.random.Generator) -> Iterator[Any]:
+        # Not by the library's own shuffle: its order depends on the library's version.
+        shards = rows.num_shards
+        with _one_sentence(name):
+            for index in rng.permutation(shards):
+                yield from rows.shard(num_shards=shards, index=int(index))
+
+    with _one_sentence(name):
+        first = next(iter(rows), None)
+    if first is None:
+        raise DataError(f"{name} has no images.")
+    image_size, channels = shape_of(
+        picture(first), f"{name}[0]", config.image_size, config.channels
+    )
+    splits = data.info.splits or {}
+    size = splits[split].num_examples or 0 if split in splits else 0
+    return StreamedSet(
+        name=name,
+        read=lambda indices: np.zeros((0, image_size, image_size, channels), dtype=np.uint8),
+        indices=np.arange(0),
+        labels=np.zeros(0, dtype=np.int64),
+        classes=columns.classes,
+        image_size=image_size,
+        channels=channels,
+        stream=Stream(name, examples, size),
+        size=size,
+        picture=picture,
+        label=partial(_label, column=columns.label),
+    )
+
+
+def _nothing_like(data: ImageSet) -> ImageSet:
+    """No images, where a streamed set has none to test on."""
+    log.warning("%s has no split to test on: accuracy will not be measured.", data.name)
+    shape = (1, data.image_size, data.image_size, data.channels)
+    blank = np.zeros(shape, dtype=np.uint8)
+    one = ImageSet.from_arrays(blank, classes=data.classes, name=data.name)
+    return one.subset(np.arange(0))

@@ -1,0 +1,123 @@
+"""MNIST and Fashion-MNIST: idx files, packed or not.
+
+An idx file is a magic number, its sizes as big-endian integers, and the bytes themselves.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from egc.config import DataConfig
+from egc.data.arrays import Arrays, sets_of_arrays
+from egc.data.files import Remote, data_home, found_or_fetched
+from egc.data.imageset import ImageSet
+from egc.errors import DataError
+
+MAGIC = {1: 0x801, 3: 0x803}
+"""dimensions of an array of bytes -> what its file begins with"""
+DEBIAN = Path("/usr/share/datasets")
+"""where Debian's package dataset-fashion-mnist puts its files"""
+
+MNIST_SERVER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+FASHION_SERVER = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+MNIST_SUMS = (
+    ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+    ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+    ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+    ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", 4_542),
+)
+FASHION_SUMS = (
+    ("train-images-idx3-ubyte", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+    ("train-labels-idx1-ubyte", "25c81989df183df01b3e8a0aad5dffbe", 29_515),
+    ("t10k-images-idx3-ubyte", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+    ("t10k-labels-idx1-ubyte", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
+)
+FASHION_CLASSES = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+]
+
+
+def open_mnist(config: DataConfig) -> list[ImageSet]:
+    """70,000 handwritten digits of 28x28 pixels, grey (LeCun et al. 1998); [train, test]."""
+    files = _remotes(MNIST_SERVER, "mnist", MNIST_SUMS)
+    return _open("mnist", "MNIST", files, [str(digit) for digit in range(10)], config)
+
+
+def open_fashion_mnist(config: DataConfig) -> list[ImageSet]:
+    """70,000 garments of 28x28 pixels in 10 classes, grey (Xiao et al. 2017); [train, test]."""
+    files = _remotes(FASHION_SERVER, "fashion-mnist", FASHION_SUMS)
+    return _open("fashion-mnist", "FashionMNIST", files, FASHION_CLASSES, config)
+
+
+def _remotes(server: str, folder: str, sums: Iterable[tuple[str, str, int]]) -> list[Remote]:
+    return [
+        Remote(f"{server}{name}.gz", f"{folder}/{name}.gz", md5, size) for name, md5, size in sums
+    ]
+
+
+def _open(
+    name: str, torchvision: str, files: list[Remote], classes: list[str], config: DataConfig
+) -> list[ImageSet]:
+    def look() -> list[Path] | None:
+        folders = [data_home() / name, data_home() / torchvision / "raw", DEBIAN / name]
+        if data_home().name == name:
+            # Both sets call their files the same: a directory must say which one it has.
+            folders.insert(0, data_home())
+        return next((found for folder in folders if (found := _all_of(folder, files))), None)
+
+    train_x, train_y, test_x, test_y = map(_read, found_or_fetched(look, *files))
+    parts: list[Arrays] = [(train_x[..., None], train_y), (test_x[..., None], test_y)]
+    return sets_of_arrays(name, parts, classes, config)
+
+
+def _all_of(folder: Path, files: list[Remote]) -> list[Path] | None:
+    """These files in a folder, each packed or not; None unless all are there."""
+    found = []
+    for file in files:
+        packed = folder / Path(file.name).name
+        path = next((p for p in (packed, packed.with_suffix("")) if p.is_file()), None)
+        if path is None:
+            return None
+        found.append(path)
+    return found
+
+
+def _read(path: Path) -> np.ndarray:
+    """The array of an idx file of bytes, refused unless it is whole."""
+    # By its content and not by its sum: packers differ, as Debian's does.
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{str(path)!r} cannot be unpacked ({error}); get it again.") from None
+    dimensions = 3 if "idx3" in path.name else 1
+    head = 4 * (1 + dimensions)
+    magic, *shape = struct.unpack(f">{1 + dimensions}I", content[:head].ljust(head, b"\0"))
+    if magic != MAGIC[dimensions]:
+        raise DataError(
+            f"{str(path)!r} is not an idx file of {dimensions} dimensions: it begins with "
+            f"{magic:#x} and not with {MAGIC[dimensions]:#x}; get it again."
+        )
+    expected = head + int(np.prod(shape))
+    if len(content) != expected:
+        raise DataError(
+            f"{str(path)!r} has {len(content):,} bytes instead of {expected:,}: it was not "
+            "downloaded or unpacked to the end; get it again."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)

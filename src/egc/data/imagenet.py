@@ -1,0 +1,53 @@
+"""ImageNet-1k in its folder layout, and CelebA-HQ: sets one has to get from their authors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from egc.config import DataConfig
+from egc.data.files import data_home, missing
+from egc.data.folder import open_folder, open_unlabelled
+from egc.data.imageset import ImageSet
+from egc.errors import DataError
+
+IMAGENET = ("imagenet", "imagenet-1k")
+CELEBAHQ = ("celebahq", "celeba-hq", "celeba_hq", "CelebAMask-HQ/CelebA-HQ-img")
+
+
+def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
+    """1.28 million photographs in 1,000 classes (Russakovsky et al. 2015); [train, test]."""
+    path = path or _folder_of("imagenet", IMAGENET, "train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/")
+    val = path / "val"
+    if val.is_dir() and not any(entry.is_dir() for entry in val.iterdir()):
+        raise DataError(
+            f"{str(val)!r} has no sub-folder a class: sort the validation images into folders "
+            "named by their WordNet id, such as n01440764, as those of train/ are."
+        )
+    names = class_names()
+    return [
+        replace(part, name="imagenet", classes=[names.get(name, name) for name in part.classes])
+        for part in open_folder(path, config.image_size, config.channels)
+    ]
+
+
+def open_celebahq(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
+    """30,000 faces, without labels (Karras et al. 2018); [all]."""
+    path = path or _folder_of("celebahq", CELEBAHQ, "a folder of images")
+    return [open_unlabelled(path, config.image_size, config.channels, "celebahq")]
+
+
+def class_names() -> dict[str, str]:
+    """WordNet id -> readable name of the 1,000 classes, in their official order."""
+    asset = resources.files("egc") / "data" / "assets" / "imagenet_classes.txt"
+    lines = asset.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("\t") for line in lines)
+
+
+def _folder_of(name: str, folders: tuple[str, ...], layout: str) -> Path:
+    paths = [data_home() / folder for folder in folders]
+    found = next((path for path in paths if path.is_dir()), None)
+    if found is None:
+        raise missing(name, paths, layout)
+    return found

@@ -1,0 +1,61 @@
+"""A feed-forward wide ResNet, as used for classification: the last row of the paper's ablation.
+
+    stem -> depth x ResBlock at each width, the first of each later width halving the map
+         -> norm, SiLU, convolution -> map at the coarsest resolution
+
+What it lacks are the U-Net's skips from fine to coarse and back. Batch norm is GroupNorm here,
+since the energy of an image must not depend on its batch, and ReLU is SiLU, since training needs
+second derivatives.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from egc.errors import ConfigError
+from egc.nn.backbone import Backbone
+from egc.nn.blocks import ResBlock
+from egc.nn.twice import Conv2d, NormSiLU
+
+
+class ResNet(Backbone):
+    """(x_t, t) -> map: (B, inputs, H, W), (B,) -> (B, outputs, H / 2^(levels - 1), ...).
+
+    A Wide ResNet-28-k has `channels = 16 k`, `multipliers = (1, 2, 4)` and `depth = 4`.
+    """
+
+    def __init__(
+        self,
+        *,
+        inputs: int,
+        outputs: int,
+        channels: int,
+        multipliers: tuple[int, ...],
+        depth: int,
+        groups: int,
+        stem_stride: int = 1,
+    ):
+        super().__init__(channels)
+        widths = [channels * multiplier for multiplier in multipliers]
+        if bad := [width for width in widths if width % groups]:
+            raise ConfigError(
+                f"network.groups = {groups} does not divide the width {bad[0]} "
+                "(network.channels x multiplier)."
+            )
+        self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
+        self.blocks = nn.ModuleList()
+        width = widths[0]
+        for level, n_out in enumerate(widths):
+            for index in range(depth):
+                stride = 2 if level > 0 and index == 0 else 1
+                self.blocks.append(ResBlock(width, n_out, self.time_width, groups, stride))
+                width = n_out
+        self.norm = NormSiLU(groups, width)
+        self.out = Conv2d(width, outputs, 3, padding=1)
+
+    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+        emb, _ = self.embed(x, t, cond)
+        h = self.stem(x)
+        for block in self.blocks:
+            h = self.run(block, h, emb)
+        return self.out(self.norm(h))

@@ -1,0 +1,253 @@
+"""`egc train-codec`: an autoencoder for the user's own images, so that latents need no hub.
+
+    loss = mean |x - decode(z)| + kl * KL(q(z|x) || N(0, I)) / pixels,     z ~ q(z|x)
+
+Both terms are per pixel value, as in latent diffusion. Its perceptual and adversarial terms, which
+make strongly compressed images sharp, are left out: the well-kept libraries that have them need
+torchvision. Mild compression (factor 2 or 4) does well without them.
+
+The result is a directory of diffusers' AutoencoderKL, with `recipe.toml`, `metrics.jsonl`,
+`reconstructions.png` and `checkpoints/` beside it. The same command again resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from diffusers import AutoencoderKL
+from torch import Tensor, nn
+
+from egc.codec import PIXELS_AT_ONCE, images_of, pixels_of
+from egc.config import AugmentConfig
+from egc.data.augment import augment
+from egc.data.imageset import ImageSet, Splits
+from egc.errors import ConfigError, RunError
+from egc.grid import image_grid
+from egc.processes import is_main, process_count, runs_on_cpu
+from egc.progress import progress_line
+from egc.training.allocator import keep_freed_memory
+from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
+from egc.training.ema import EMA
+from egc.training.state import pack_state, unpack_state
+from egc.training.stop import StoppedError, stop_on_signals
+from egc.training.stream import step_generator
+from egc.tree import build, plain
+
+SHOWN = 12
+MEASURED = 1000
+"""test images that the error is measured on"""
+
+
+def _above_zero(default: Any) -> Any:
+    return field(default=default, metadata={"above": 0})
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything an autoencoder is a function of, beside its images."""
+
+    factor: int = _above_zero(4)
+    """pixels that a latent position stands for, along a side: 1, 2, 4, 8, 16"""
+    channels: int = _above_zero(4)
+    """of the latents"""
+    width: int = _above_zero(64)
+    """channels at full resolution; they double with every halving, up to eight times"""
+    depth: int = _above_zero(1)
+    steps: int = _above_zero(20_000)
+    batch_size: int = _above_zero(32)
+    lr: float = _above_zero(5e-4)
+    kl: float = field(default=1e-6, metadata={"low": 0})
+    flip: bool = True
+    seed: int = field(default=0, metadata={"low": 0})
+    checkpoint_every: int = _above_zero(1000)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any]) -> Recipe:
+        recipe: Recipe = build(cls, tree, "")
+        if recipe.factor & (recipe.factor - 1):
+            raise ConfigError(f"The factor must be 1, 2, 4, 8 or 16; got {recipe.factor}.")
+        return recipe
+
+    def build(self, image_channels: int) -> AutoencoderKL:
+        levels = self.factor.bit_length()
+        widths = [self.width * min(2**level, 8) for level in range(levels)]
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            return AutoencoderKL(
+                in_channels=image_channels,
+                out_channels=image_channels,
+                latent_channels=self.channels,
+                down_block_types=("DownEncoderBlock2D",) * levels,
+                up_block_types=("UpDecoderBlock2D",) * levels,
+                block_out_channels=widths,
+                layers_per_block=self.depth,
+                norm_num_groups=next(g for g in (32, 16, 8, 4, 2, 1) if self.width % g == 0),
+            )
+
+
+class Reconstruction(nn.Module):
+    """The loss of a batch, as a module that DDP can wrap."""
+
+    def __init__(self, autoencoder: AutoencoderKL, kl: float):
+        super().__init__()
+        self.autoencoder = autoencoder
+        self.kl = kl
+
+    def forward(self, pixels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        posterior = self.autoencoder.encode(pixels).latent_dist
+        drawn = self.autoencoder.decode(posterior.mean + posterior.std * noise).sample
+        error = F.l1_loss(drawn, pixels)
+        divergence = posterior.kl().sum() / pixels.numel()
+        return error + self.kl * divergence, error.detach(), divergence.detach()
+
+
+def train_autoencoder(
+    recipe: Recipe, data: Splits, out: Path, *, progress: bool = True
+) -> dict[str, Any]:
+    """Train on `data.train`, write the directory `out`, and measure on `data.test`."""
+    if data.train.image_size % recipe.factor:
+        raise ConfigError(
+            f"Images of {data.train.image_size}x{data.train.image_size} cannot be divided by a "
+            f"factor of {recipe.factor}; choose another factor or data.image_size."
+        )
+    if recipe.batch_size % process_count():
+        raise ConfigError(
+            f"The batch size, {recipe.batch_size}, must divide evenly into {process_count()} "
+            "processes."
+        )
+    _check_place(recipe, data, out)
+    AcceleratorState._reset_state()
+    accelerator = Accelerator(cpu=runs_on_cpu())
+    net = recipe.build(data.train.channels).to(accelerator.device)
+    average = EMA(net, 0.999)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.lr, weight_decay=0.0)
+    loss_of, optimizer = accelerator.prepare(Reconstruction(net, recipe.kl), optimizer)
+    done = 0
+    if found := newest_checkpoint(out / "checkpoints"):
+        done = found.step
+        unpack_state(found.tensors, net, average.net, optimizer)
+    if accelerator.is_main_process:
+        (out / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (out / "recipe.toml").write_text(tomli_w.dumps(_written(recipe, data)))
+    if accelerator.device.type == "cpu":
+        torch.set_flush_denormal(True)
+        keep_freed_memory()
+
+    show = progress and accelerator.is_main_process
+    line_of = progress_line("Training the autoencoder", recipe.steps, done=done, show=show)
+    with line_of as line, stop_on_signals() as asked:
+        for step in range(done, recipe.steps):
+            pixels, noise = _batch(recipe, data, net, step, accelerator)
+            loss, error, divergence = loss_of(pixels, noise)
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(net.parameters(), 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = _learning_rate(recipe, step)
+            optimizer.step()
+            optimizer.zero_grad()
+            average.update(net, step)
+            line.advance()
+            last = step + 1 == recipe.steps
+            if accelerator.is_main_process and ((step + 1) % 50 == 0 or last):
+                record = {"step": step + 1, "error": float(error), "kl": float(divergence)}
+                with (out / "metrics.jsonl").open("a") as file:
+                    file.write(json.dumps(record) + "\n")
+                line.advance(0, note=f"error {float(error):.4f}")
+            stop = asked.number
+            if accelerator.num_processes > 1:
+                mine = torch.tensor([stop], device=accelerator.device)
+                stop = int(accelerator.gather(mine).max())
+            due = stop or last or (step + 1) % recipe.checkpoint_every == 0
+            if due and accelerator.is_main_process:
+                tensors = pack_state(net, average.net, optimizer)
+                save_checkpoint(out / "checkpoints", Checkpoint(step + 1, tensors), keep=1)
+            if stop:
+                raise StoppedError(step + 1, stop)
+    figures = measure(average.net, data.test if len(data.test) else data.validation)
+    if accelerator.is_main_process:
+        average.net.save_pretrained(out)
+        compared(average.net, data.test).save(out / "reconstructions.png")
+    accelerator.wait_for_everyone()
+    return figures
+
+
+def _batch(
+    recipe: Recipe, data: Splits, net: AutoencoderKL, step: int, accelerator: Accelerator
+) -> tuple[Tensor, Tensor]:
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    generator = step_generator(recipe.seed, rank, step)
+    images, _ = data.train.take(step, recipe.batch_size, recipe.seed, rank, processes)
+    pictures = augment(torch.as_tensor(images), AugmentConfig(flip=recipe.flip), generator)
+    pixels = pixels_of(pictures).to(accelerator.device)
+    side = pixels.shape[-1] // recipe.factor
+    noise = torch.randn((len(pixels), recipe.channels, side, side), generator=generator)
+    return pixels, noise.to(accelerator.device)
+
+
+def _learning_rate(recipe: Recipe, step: int) -> float:
+    """A short rise, then half a cosine to zero."""
+    rise = min(1.0, (step + 1) / 100)
+    return recipe.lr * rise * 0.5 * (1 + float(np.cos(np.pi * step / recipe.steps)))
+
+
+def reconstruct(net: AutoencoderKL, images: np.ndarray) -> np.ndarray:
+    """uint8 (N, H, W, C) through the mode of the posterior and back."""
+    at_once = max(1, PIXELS_AT_ONCE // images.shape[1] ** 2)
+    return np.concatenate(list(_there_and_back(net, images, at_once)))
+
+
+@torch.no_grad()
+def _there_and_back(net: AutoencoderKL, images: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
+    for start in range(0, len(images), at_once):
+        pixels = pixels_of(images[start : start + at_once]).to(net.device)
+        yield images_of(net.decode(net.encode(pixels).latent_dist.mode()).sample)
+
+
+def measure(net: AutoencoderKL, test: ImageSet) -> dict[str, Any]:
+    """Mean absolute error (of 0..255) and PSNR in dB on test images."""
+    images = test.images(np.arange(min(MEASURED, len(test))))
+    difference = images.astype(np.float64) - reconstruct(net, images)
+    squared = (difference**2).mean(axis=(1, 2, 3))
+    return {
+        "images": len(images),
+        "mean_absolute_error": float(np.abs(difference).mean()),
+        "psnr": float((10 * np.log10(255**2 / np.maximum(squared, 1e-9))).mean()),
+    }
+
+
+def compared(net: AutoencoderKL, test: ImageSet) -> Any:
+    """Test images, and below them what came back."""
+    images = test.images(np.arange(min(SHOWN, len(test))))
+    both = np.concatenate([images, reconstruct(net, images)])
+    return image_grid(both, columns=len(images))
+
+
+def _written(recipe: Recipe, data: Splits) -> dict[str, Any]:
+    return {"source": data.train.name, "image_size": data.train.image_size, **plain(recipe)}
+
+
+def _check_place(recipe: Recipe, data: Splits, out: Path) -> None:
+    """Only an empty place, or one with the same recipe half way, may be written to."""
+    if not is_main() or not out.exists():
+        return
+    if not out.is_dir() or (any(out.iterdir()) and not (out / "recipe.toml").exists()):
+        raise RunError(f"{out} is neither empty nor an autoencoder of EGC; choose another place.")
+    if (out / "recipe.toml").exists():
+        before, now = tomllib.loads((out / "recipe.toml").read_text()), _written(recipe, data)
+        if differ := [key for key in now if before.get(key) != now[key]]:
+            key = differ[0]
+            raise RunError(
+                f"{out} was made by another recipe ({key} was {before.get(key)!r}, now "
+                f"{now[key]!r}). Use another directory, or the same recipe to resume."
+            )

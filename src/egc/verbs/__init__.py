@@ -1,0 +1,11 @@
+"""The verbs of the command line.
+
+Each imports what it needs when it runs, so that `egc --help` answers at once.
+"""
+
+from egc.verbs import listing, preparing, training, using
+from egc.verbs.base import Result, Verb
+
+VERBS: list[Verb] = [*training.VERBS, *using.VERBS, *preparing.VERBS, *listing.VERBS]
+
+__all__ = ["VERBS", "Result", "Verb"]
