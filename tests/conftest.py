@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from PIL import Image
 
 from egc.api import EGC
 from egc.config import Config
+from egc.data import cifar, idx
 
 # The tensors here are tiny, and `make test` runs one process a core.
 torch.set_num_threads(1)
@@ -70,3 +73,22 @@ def photo_folder(tmp_path):
             pixels = rng.integers(base - 30, base + 30, (12, 12, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / name / f"{index}.png")
     return root
+
+
+NOWHERE = "http://127.0.0.1:1/"
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty data directory, and no way to the servers."""
+    path = tmp_path / "data"
+    path.mkdir()
+    monkeypatch.setenv("EGC_DATA", str(path))
+    monkeypatch.setattr(idx, "DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr(idx, "MNIST_SERVER", NOWHERE)
+    monkeypatch.setattr(idx, "FASHION_SERVER", NOWHERE)
+    for name in ("CIFAR10", "CIFAR100"):
+        spec = getattr(cifar, name)
+        away = tuple(archive._replace(url=NOWHERE) for archive in spec.archives)
+        monkeypatch.setattr(cifar, name, replace(spec, archives=away))
+    return path

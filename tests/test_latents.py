@@ -132,6 +132,9 @@ def test_an_autoencoder_of_another_kind_or_shape_is_refused(latent_config, tmp_p
     (tmp_path / "other" / "config.json").write_text('{"_class_name": "AutoencoderTiny"}')
     with pytest.raises(ModelError, match="AutoencoderTiny"):
         settle_codec(latent_config.replace(codec={"autoencoder": str(tmp_path / "other")}))
+    grey = make_codec(settle_codec(latent_config.replace(data={"channels": 1})))
+    with pytest.raises(ConfigError, match=r"3 channels, but data\.channels = 1"):
+        grey.ready()
     codec = make_codec(latent_config.replace(codec={"channels": 3, "factor": 2}))
     with pytest.raises(ModelError, match=r"\(4, 6, 6\).*takes \(3, 6, 6\)"):
         codec.encode(photos())

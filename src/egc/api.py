@@ -314,8 +314,9 @@ def open_clean(config: Config) -> ImageSet | None:
     """The images of the clean classification stream, where they are not those of the other."""
     if config.data.clean_source is None or not config.objective.clean_stream:
         return None
-    source = {"source": config.data.clean_source}
-    return open_source(config.replace(data=source).data).train
+    streaming = config.data.streaming and config.data.clean_source.startswith("hub:")
+    changes = {"source": config.data.clean_source, "streaming": streaming}
+    return open_source(config.replace(data=changes).data).train
 
 
 def _as_image_set(data: Any) -> ImageSet:

@@ -75,7 +75,8 @@ class Codec(Protocol):
 
 def pixels_of(images: np.ndarray | Tensor) -> Tensor:
     """uint8 (B, H, W, C) -> float (B, C, H, W) in -1..1."""
-    return torch.as_tensor(images).permute(0, 3, 1, 2).to(torch.float32) / 127.5 - 1
+    planes = torch.as_tensor(images).permute(0, 3, 1, 2).contiguous()
+    return planes.to(torch.float32).div_(127.5).sub_(1)
 
 
 def images_of(pixels: Tensor) -> np.ndarray:
@@ -190,7 +191,14 @@ class LatentCodec:
     @property
     def autoencoder(self) -> Any:
         if self._autoencoder is None:
-            self._autoencoder = open_autoencoder(self._place).to(self.device)
+            opened = open_autoencoder(self._place)
+            if opened.config.in_channels != self.channels:
+                raise ConfigError(
+                    f"The autoencoder {self._place!r} takes images of "
+                    f"{opened.config.in_channels} channels, but data.channels = {self.channels}; "
+                    f"set data.channels = {opened.config.in_channels}."
+                )
+            self._autoencoder = opened.to(self.device)
         return self._autoencoder
 
     def _scaled(self, z: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from egc.data.folder import open_folder
 from egc.data.hub import open_hub
 from egc.data.idx import open_fashion_mnist, open_mnist
 from egc.data.imagenet import open_celebahq, open_imagenet
-from egc.data.imageset import ImageSet, Splits, hold_out
+from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, hold_out
 from egc.data.latents import open_latents
 from egc.data.lsun import open_lsun_church
 from egc.data.streamed import StreamedSet
@@ -89,8 +89,8 @@ def split(parts: list[ImageSet], config: DataConfig) -> Splits:
     """[all] or [train, test] -> train, validation and test, by the configured shares."""
     if isinstance(parts[0], StreamedSet):
         # Nothing can be held out of a stream, so validation shares the test images.
-        places = np.arange(len(parts[1]))
-        return Splits(parts[0], parts[1].subset(places[::2]), parts[1].subset(places[1::2]))
+        order = np.random.default_rng(SPLIT_SEED).permutation(len(parts[1]))
+        return Splits(parts[0], parts[1].subset(order[::2]), parts[1].subset(order[1::2]))
     rest, test = parts if len(parts) == 2 else hold_out(parts[0], config.test)
     train, validation = hold_out(rest, config.validation)
     if len(train) == 0:

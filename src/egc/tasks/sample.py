@@ -87,7 +87,10 @@ def sample(
 ) -> Samples:
     """Draw images; see `egc.EGC.sample`. Of several processes, each draws its share."""
     indices = _labels_for(model, labels, count)
-    batch_size = batch_size or _fitting_batch(model)
+    if batch_size is None:
+        batch_size = _fitting_batch(model)
+    if batch_size < 1:
+        raise ConfigError(f"The batch size must be at least 1; got {batch_size}.")
     model.codec.ready()
     seeds = _seeds_for(seed, len(indices))
     mine = np.array(share(list(range(len(seeds)))), dtype=int)
