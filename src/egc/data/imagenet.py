@@ -18,7 +18,9 @@ CELEBAHQ = ("celebahq", "celeba-hq", "celeba_hq", "CelebAMask-HQ/CelebA-HQ-img")
 
 def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """1.28 million photographs in 1,000 classes (Russakovsky et al. 2015); [train, test]."""
-    path = path or _folder_of("imagenet", IMAGENET, "train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/")
+    path = path or _folder_of(
+        "imagenet", IMAGENET, "train/n01440764/*.JPEG and val/n01440764/*.JPEG"
+    )
     val = path / "val"
     if val.is_dir() and not any(entry.is_dir() for entry in val.iterdir()):
         raise DataError(

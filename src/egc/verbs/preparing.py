@@ -15,7 +15,7 @@ RECIPE_OPTIONS = {
     "width": "channels of the network at full resolution (64)",
     "steps": "training steps (20000)",
     "batch_size": "images a step (32)",
-    "lr": "learning rate (5e-4)",
+    "lr": "learning rate (1e-3)",
     "kl": "weight of the KL term (1e-6)",
     "seed": "of weights, order and noise (0)",
 }
@@ -158,7 +158,7 @@ VERBS = [
         "train-codec",
         "train an autoencoder for your images; the same command again resumes",
         [
-            "egc train-codec cifar10 --out codecs/cifar10 --factor 2 --width 32 --steps 5000",
+            "egc train-codec cifar10 --out codecs/cifar10 --factor 2 --width 16 --steps 3000",
             "egc train-codec folder:photos --out codecs/photos --set data.image_size=256",
         ],
         _train_codec_arguments,
