@@ -2,10 +2,11 @@
 
     EGC_DATA=DIR python benchmarks/loader.py [--seconds 5]
 
-A batch is read (and decoded), augmented, encoded and given its noise, all of it on the CPU, as
-`BatchStream` does for training on one; its parts are also measured alone. CIFAR-10 is in memory;
-the folder of JPEGs is decoded anew at every step, as a set larger than memory is. Writes
-`benchmarks/loader.json` and the table on stdout.
+A batch is read (and decoded), augmented and given its noise: what runs ahead of a GPU in a thread
+(`BatchStream.prepare`). Its parts are also measured alone. CIFAR-10 is in memory; the folder of
+JPEGs is decoded anew at every step, as a set larger than memory is, for a network on 32x32x4
+latents, which a GPU would encode; stored latents have that shape too, with mirrored twins, in files
+as `egc encode` writes them. Writes `benchmarks/loader.json` and the table on stdout.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from egc.codec import PixelCodec
-from egc.config import Config
+from egc.codec import Codec, LatentCodec, PixelCodec
+from egc.config import CodecConfig, Config
 from egc.data import folder, open_source
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet
+from egc.data.latents import FORMAT, open_latents
 from egc.training.allocator import keep_freed_memory
 from egc.training.stream import BatchStream, step_generator
 
 RESULTS = Path(__file__).parent / "loader.json"
 FILES, SIZE = 2_000, 256
+LATENTS, SHARD, LATENT_SHAPE = 8_192, 4_096, (4, 32, 32)
+LATENT = LatentCodec(CodecConfig("latent", channels=4, factor=8), 3, SIZE)
 
 CIFAR = {
     "as it is": {},
@@ -56,19 +60,21 @@ def images_a_second(work: Callable[[int], object], batch_size: int, seconds: flo
     raise AssertionError("not reached")
 
 
-def measure(data: ImageSet, config: Config, seconds: float) -> dict[str, float]:
+def measure(
+    data: ImageSet, config: Config, seconds: float, codec: Codec | None = None
+) -> dict[str, float]:
     batch_size, seed = config.train.batch_size, config.train.seed
-    codec = PixelCodec(data.channels, data.image_size)
+    codec = codec or PixelCodec(data.channels, data.image_size)
     stream = BatchStream(data, codec, config, torch.device("cpu"))
     images = torch.as_tensor(data.take(0, batch_size, seed)[0])
     work: dict[str, Callable[[int], object]] = {
-        "all": stream,
+        "all": stream.prepare,
         "read": lambda step: data.take(step, batch_size, seed),
-        "encode": lambda step: codec.encode(images),
-        "augment": lambda step: augment(
-            images, config.data.augment, step_generator(seed, 0, step)
-        ),
     }
+    if data.autoencoder is None:
+        work["augment"] = lambda step: augment(
+            images, config.data.augment, step_generator(seed, 0, step)
+        )
     return {
         name: images_a_second(one, batch_size, seconds if name == "all" else seconds / 2)
         for name, one in work.items()
@@ -85,6 +91,28 @@ def write_jpegs(place: Path) -> None:
         grain = rng.normal(0, 6, pixels.shape)
         picture = Image.fromarray((pixels + grain).clip(0, 255).astype(np.uint8))
         picture.save(place / "all" / f"{number:05d}.jpg", quality=90)
+
+
+def write_latents(place: Path) -> None:
+    """Shards of random latents."""
+    rng = np.random.default_rng(0)
+    for number in range(LATENTS // SHARD):
+        latents = rng.standard_normal((SHARD, 2, *LATENT_SHAPE), dtype=np.float32)
+        np.save(place / f"all-{number:05d}.npy", latents.astype(np.float16))
+    np.save(place / "all-labels.npy", rng.integers(0, 1000, LATENTS))
+    index = {
+        "format": FORMAT,
+        "autoencoder": "none",
+        "shape": LATENT_SHAPE,
+        "image_size": SIZE,
+        "channels": 3,
+        "flip": True,
+        "shard_images": SHARD,
+        "parts": {"all": LATENTS},
+        "classes": [str(label) for label in range(1000)],
+        "complete": True,
+    }
+    (place / "index.json").write_text(json.dumps(index))
 
 
 def main() -> None:
@@ -109,7 +137,12 @@ def main() -> None:
         jpegs = open_source(base.replace(data=source).data).train
         for name, options in JPEGS.items():
             config = base.replace(data={"augment": options})
-            rows[f"{SIZE}x{SIZE} JPEGs, {name}"] = measure(jpegs, config, args.seconds)
+            rows[f"{SIZE}x{SIZE} JPEGs, {name}"] = measure(jpegs, config, args.seconds, LATENT)
+
+    with tempfile.TemporaryDirectory() as place:
+        write_latents(Path(place))
+        (stored,) = open_latents(Path(place))
+        rows["stored latents, 32x32x4"] = measure(stored.with_twins(), base, args.seconds, LATENT)
 
     results = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
@@ -118,10 +151,11 @@ def main() -> None:
         "images_a_second": rows,
     }
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    print("| images a second | all | read alone | augment alone | encode alone |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| images a second | all | read alone | augment alone |")
+    print("| --- | --- | --- | --- |")
     for name, row in rows.items():
-        shown = (f"{row[part]:,.0f}" for part in ("all", "read", "augment", "encode"))
+        parts = ("all", "read", "augment")
+        shown = (f"{row[part]:,.0f}" if part in row else "" for part in parts)
         print(f"| {name} | {' | '.join(shown)} |")
 
 

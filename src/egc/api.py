@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import tempfile
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ from egc.tasks import classify, density
 from egc.tasks.sample import Samples, sample
 from egc.training.run import Run
 from egc.training.trainer import Trainer, check_machine
+
+log = logging.getLogger("egc")
 
 SHIPPED = Path(str(resources.files("egc"))) / "models"
 PREVIEW_IMAGES = 36
@@ -244,6 +247,7 @@ def list_models() -> list[str]:
 def _download(hub_id: str) -> Path:
     from huggingface_hub import snapshot_download
 
+    log.warning("Fetching the model %s from the hub, unless it is here already.", hub_id)
     try:
         files = ["config.json", "model.safetensors", "README.md", "autoencoder/*"]
         return Path(snapshot_download(hub_id, allow_patterns=files))
