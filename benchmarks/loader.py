@@ -5,8 +5,8 @@
 A batch is read (and decoded), augmented and given its noise: what runs ahead of a GPU in a thread
 (`BatchStream.prepare`). Its parts are also measured alone. CIFAR-10 is in memory; the folder of
 JPEGs is decoded anew at every step, as a set larger than memory is, for a network on 32x32x4
-latents, which a GPU would encode; stored latents have that shape too, with mirrored twins, in files
-as `egc encode` writes them. Writes `benchmarks/loader.json` and the table on stdout.
+latents, which a GPU would encode; stored latents have that shape too, with mirrored twins, in
+files as `egc encode` writes them. Writes `benchmarks/loader.json` and the table on stdout.
 """
 
 from __future__ import annotations
