@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from egc.api import EGC, prepare
+from egc.api import EGC
 from egc.config import Config
 from egc.data import open_source
 from egc.evaluation.judge import Judge
+from egc.preparation import prepare
 
 RESULTS = Path(__file__).with_name("digits.json")
 

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from egc.api import EGC, prepare
+from egc.api import EGC
 from egc.objectives import egc as objectives
+from egc.preparation import prepare
 from egc.report.figures import COLOURS, png
 from egc.training.run import Run
 from egc.training.stream import BatchStream

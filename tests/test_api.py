@@ -9,10 +9,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import egc
-from egc.api import EGC, list_models, load
+from egc.api import EGC, load
 from egc.config import DataConfig
 from egc.data import open_source
 from egc.errors import ConfigError, DataError, ModelError
+from egc.shelf import list_models
 
 
 @pytest.fixture(scope="module")

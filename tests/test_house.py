@@ -12,12 +12,12 @@ PACKAGE = ROOT / "src" / "egc"
 # A room may import from the rooms before it and from itself.
 ORDER = [
     ["errors"],
-    ["tree"],
+    ["tree", "shelf"],
     ["config", "progress", "grid", "processes"],
     ["nn"],
     ["energy", "codec", "diffusion", "data"],
     ["model"],
-    ["published"],
+    ["published", "preparation"],
     ["objectives"],
     ["training"],
     ["tasks"],

@@ -9,7 +9,7 @@ import torch
 from diffusers import AutoencoderKL, VQModel
 from PIL import Image
 
-from egc.api import EGC, load, prepare
+from egc.api import EGC, load
 from egc.cli import main
 from egc.codec import LatentCodec, make_codec, measure_scale, settle_codec
 from egc.config import CodecConfig, Config
@@ -17,6 +17,7 @@ from egc.data import open_source
 from egc.data.latents import encode_parts, open_latents
 from egc.data.sources import open_parts
 from egc.errors import ConfigError, DataError, ModelError, RunError
+from egc.preparation import prepare
 from egc.training.autoencoder import Recipe, train_autoencoder
 from egc.training.run import Run
 from egc.training.stream import BatchStream

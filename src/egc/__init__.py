@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from egc.api import EGC, list_models, load
+    from egc.api import EGC, load
     from egc.config import Config
     from egc.energy import EnergyModel, Joint
     from egc.errors import EGCError
+    from egc.shelf import list_models
 
 __version__ = "0.1.0"
 __all__ = ["EGC", "Config", "EGCError", "EnergyModel", "Joint", "list_models", "load"]
@@ -15,7 +16,7 @@ __all__ = ["EGC", "Config", "EGCError", "EnergyModel", "Joint", "list_models", "
 # Imported on first use, so that the command line can answer `--help` without loading PyTorch.
 _HOME = {
     "EGC": "egc.api",
-    "list_models": "egc.api",
+    "list_models": "egc.shelf",
     "load": "egc.api",
     "Config": "egc.config",
     "EnergyModel": "egc.energy",

@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from egc.codec import MEASURED_IMAGES, measure_scale, settle_codec
-from egc.config import AugmentConfig, Config
-from egc.data import ImageSet, Splits, open_source, read_images
-from egc.data.sources import split
+from egc.config import Config
+from egc.data import ImageSet, read_images
+from egc.data.images import open_image
 from egc.energy import EnergyModel
-from egc.errors import ConfigError, DataError, ModelError, suggest
+from egc.errors import DataError
 from egc.evaluation.classification import evaluate_classification
 from egc.grid import image_grid
 from egc.model import Model
+from egc.preparation import open_clean, prepare
 from egc.processes import is_main, wait_for_all
 from egc.published import import_published
 from egc.report.card import model_card
 from egc.report.page import write_page
 from egc.report.training import training_report
+from egc.shelf import find_model
 from egc.tasks import classify, density
+from egc.tasks.compose import compose
+from egc.tasks.edit import Edit, edit
+from egc.tasks.features import evidence
+from egc.tasks.inpaint import SHAPES, check_mask, inpaint, make_mask
+from egc.tasks.interpolate import Interpolation, interpolate
 from egc.tasks.sample import Samples, sample
+from egc.tasks.sweep import Sweep, sweep_guidance
+from egc.tasks.watch import Watched, watch
 from egc.training.run import Run
 from egc.training.trainer import Trainer, check_machine
 
-log = logging.getLogger("egc")
-
-SHIPPED = Path(str(resources.files("egc"))) / "models"
 PREVIEW_IMAGES = 36
 
 
@@ -91,6 +94,88 @@ class EGC(Model):
             batch_size=batch_size,
             progress=progress,
         )
+
+    def sweep_guidance(
+        self, label: str | int, scales: Sequence[float], count: int = 16, **options: Any
+    ) -> Sweep:
+        """Samples of one class from the same seeds at several guidance scales, measured.
+
+        Options: `steps`, `sampler`, `seed`, `progress`, as for `sample`.
+        """
+        return sweep_guidance(self, label, scales, count, **options)
+
+    def inpaint(
+        self,
+        image: Any,
+        mask: Any,
+        label: str | int | None = None,
+        count: int = 1,
+        seed: int = 0,
+        **options: Any,
+    ) -> Samples:
+        """Fill a part of an image, in `count` ways; what is not filled stays exactly as it was.
+
+        Args:
+            image: a path, PIL image or uint8 array.
+            mask: the same, white (or nonzero) where to fill; or a shape: `center`, `left`,
+                `right`, `top`, `bottom`, `random-strokes`.
+            label: the class to fill towards.
+            options: `steps`, `guidance`, `cfg`, `progress`, as for `sample`; `jump_length` and
+                `jumps` of RePaint.
+        """
+        pixels = self._read(image)
+        if len(pixels) != 1:
+            raise DataError(f"One image is filled at a time; got {len(pixels)}.")
+        return inpaint(self, pixels[0], self._mask(mask, seed), label, count, seed=seed, **options)
+
+    def interpolate(
+        self,
+        seeds: tuple[int, int] | None = None,
+        images: Any = None,
+        label: str | int | None = None,
+        frames: int = 9,
+        **options: Any,
+    ) -> Interpolation:
+        """From one image to another through the noise they come from, beside a plain blend.
+
+        Between two seeds of `sample`, or two given images. Options: `steps`, `guidance`, `cfg`,
+        `progress`, as for `sample`.
+        """
+        pixels = None if images is None else self._read(images)
+        return interpolate(self, seeds, pixels, label, frames, **options)
+
+    def edit(
+        self, images: Any, to: str | int, strength: float | str = "auto", **options: Any
+    ) -> Edit:
+        """Change images towards another class.
+
+        Args:
+            strength: how much of the way to noise they go, 0 (not at all) to 1; "auto": the
+                smallest of a row of strengths, each image its own, that changes the class.
+            options: `steps`, `guidance`, `cfg`, `seed`, `progress`, as for `sample`.
+        """
+        return edit(self, self._read(images), to, strength, **options)
+
+    def compose(
+        self, labels: Sequence[str | int], mode: str = "and", count: int = 1, **options: Any
+    ) -> Samples:
+        """Draw what is of all classes ("and"), or of the first and none of the others ("not").
+
+        Options: `corrector_steps`, the Langevin steps at each noise level; `steps`, `guidance`,
+        `seed`, `progress`, as for `sample`.
+        """
+        return compose(self, labels, mode, count, **options)
+
+    def watch(self, label: str | int | None = None, **options: Any) -> Watched:
+        """Draw one image and keep every step of it, with what the network takes it for.
+
+        Options: `steps`, `sampler`, `guidance`, `cfg`, `seed`, `progress`, as for `sample`.
+        """
+        return watch(self, label, **options)
+
+    def evidence(self, images: Any) -> np.ndarray:
+        """Where in each image each class is seen; (N, classes, h, w)."""
+        return evidence(self, self._read(images))
 
     def log_density(self, images: Any, t: int = 0) -> np.ndarray:
         """f(x) of each image, its log-density up to scale and a constant; (N,)."""
@@ -206,6 +291,16 @@ class EGC(Model):
             return {"validation_accuracy": result.accuracy}
         return {}
 
+    def _mask(self, mask: Any, seed: int) -> np.ndarray:
+        """A shape's name, an array or a picture; never resized, since its size is its meaning."""
+        side = self.codec.image_size
+        if isinstance(mask, str) and mask in SHAPES:
+            return make_mask(mask, side, seed)
+        if isinstance(mask, np.ndarray):
+            return check_mask(mask, side)
+        picture = mask if isinstance(mask, Image.Image) else open_image(Path(mask))
+        return check_mask(np.asarray(picture.convert("L")), side)
+
     def _read(self, images: Any) -> np.ndarray:
         return read_images(images, self.codec.image_size, self.codec.channels)
 
@@ -217,120 +312,4 @@ def load(name: str | Path, device: str | torch.device | None = None) -> EGC:
     """
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return EGC.open(_find(name)).to(device)
-
-
-def _find(name: str | Path) -> Path:
-    """The directory of a model."""
-    text = str(name)
-    path = Path(name)
-    if text in list_models():
-        return SHIPPED / text
-    if path.is_dir():
-        exported = path / "model"
-        return exported if exported.is_dir() else path
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", text):
-        return _download(text)
-    raise ModelError(
-        f"There is no model {text!r}: no shipped one and no directory. "
-        f"{suggest(text, list_models())}"
-    )
-
-
-def list_models() -> list[str]:
-    """The names of the models that ship with the package."""
-    if not SHIPPED.is_dir():
-        return []
-    return sorted(path.name for path in SHIPPED.iterdir() if (path / "config.json").is_file())
-
-
-def _download(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    log.warning("Fetching the model %s from the hub, unless it is here already.", hub_id)
-    try:
-        files = ["config.json", "model.safetensors", "README.md", "autoencoder/*"]
-        return Path(snapshot_download(hub_id, allow_patterns=files))
-    except Exception as error:  # the hub's client fails in many ways; all mean the same here
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"There is no directory {hub_id!r}, and no model of that name could be fetched from "
-            f"the hub: {reason}"
-        ) from None
-
-
-def prepare(
-    data: Any,
-    preset: str | Path | Config,
-    settings: Sequence[str] = (),
-    before: Config | None = None,
-) -> tuple[Config, Splits]:
-    """The configuration with what the data and the autoencoder say filled in, and the data.
-
-    What a run that is resumed had measured `before` is not measured again.
-    """
-    config = preset if isinstance(preset, Config) else Config.load(preset)
-    if isinstance(data, str):
-        config = config.replace(data={"source": data})
-    config = config.with_settings(settings)
-    if data is None or isinstance(data, str):
-        splits = open_source(config.data)
-    else:
-        splits = split([_as_image_set(data)], config.data)
-        config = config.replace(data={"source": splits.train.name})
-    shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
-    config = settle_codec(_fit_latents(config.replace(data=shape), splits.train))
-    if before is not None:
-        if config.objective.gradient == "auto":
-            config = config.replace(objective={"gradient": before.objective.gradient})
-        if config.codec.scale is None and before.codec.scale is not None:
-            config = config.replace(codec={"scale": before.codec.scale})
-    if config.codec.kind == "latent" and config.codec.scale is None:
-        images, _ = splits.train.take(0, MEASURED_IMAGES, seed=0)
-        config = config.replace(codec={"scale": measure_scale(config, images)})
-    return config, splits
-
-
-def _fit_latents(config: Config, train: ImageSet) -> Config:
-    """Stored latents know their autoencoder, and bear no more changes to pixels."""
-    if train.autoencoder is None:
-        return config
-    if config.codec.kind != "latent":
-        raise ConfigError(
-            f'{train.name} needs codec.kind = "latent"; got {config.codec.kind!r}. '
-            "Train with the preset they were encoded for."
-        )
-    streams = {"augment": config.data.augment}
-    if config.data.clean_source is None:
-        streams["augment_clean"] = config.data.augment_clean
-    for stream, wanted in streams.items():
-        mirrored = AugmentConfig(flip=wanted.flip and train.mirrored)
-        if wanted != mirrored:
-            key = next(k for k, v in vars(wanted).items() if v != getattr(mirrored, k))
-            way = "encode them with --flip" if key == "flip" else f"set data.{stream}.{key} = 0"
-            raise ConfigError(
-                f"data.{stream}.{key} changes pixels, but {train.name} is encoded already; {way}."
-            )
-    return config.replace(codec={"autoencoder": train.autoencoder})
-
-
-def open_clean(config: Config) -> ImageSet | None:
-    """The images of the clean classification stream, where they are not those of the other."""
-    if config.data.clean_source is None or not config.objective.clean_stream:
-        return None
-    streaming = config.data.streaming and config.data.clean_source.startswith("hub:")
-    changes = {"source": config.data.clean_source, "streaming": streaming}
-    return open_source(config.replace(data=changes).data).train
-
-
-def _as_image_set(data: Any) -> ImageSet:
-    if isinstance(data, ImageSet):
-        return data
-    if isinstance(data, tuple) and len(data) == 2:
-        return ImageSet.from_arrays(*data)
-    if isinstance(data, np.ndarray):
-        return ImageSet.from_arrays(data)
-    raise DataError(
-        "Data is a source such as 'folder:photos', (images, labels), or an array of images; "
-        f"got {type(data).__name__}."
-    )
+    return EGC.open(find_model(name)).to(device)

@@ -30,6 +30,8 @@ from egc.errors import ConfigError, suggest
 
 EpsFunction = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the predicted noise, of the shape of x_t"""
+Corrector = Callable[[Tensor, int, Sequence[torch.Generator]], Tensor]
+"""(x_t, t, one generator an image) -> other x_t of the same noise level"""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ def betas_for(config: DiffusionConfig) -> Tensor:
     u = torch.arange(steps + 1, dtype=torch.float64) / steps
     abar = torch.cos((u + 0.008) / 1.008 * math.pi / 2) ** 2
     return (1 - abar[1:] / abar[:-1]).clamp(max=0.999)
+
+
+def initial_noise(
+    generators: Sequence[torch.Generator], shape: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """x_T: noise of each image's own generator."""
+    return torch.stack([torch.randn(tuple(shape), generator=g, dtype=dtype) for g in generators])
 
 
 class Diffusion:
@@ -105,6 +114,9 @@ class Diffusion:
         clip: float | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        start: Tensor | None = None,
+        begin: int = 0,
+        corrector: Corrector | None = None,
     ) -> Iterator[ReverseStep]:
         """Turn noise into images, yielding every step.
 
@@ -120,13 +132,18 @@ class Diffusion:
                 steps. `ddim`, `dpm++` and `unipc` are deterministic given x_T.
             steps: how many; at most T.
             clip: keep the predicted x_0 within plus and minus this, at every step.
+            start, begin: x_t to start from instead of noise, and the step that t belongs to
+                (`timesteps` lists them).
+            corrector: moves the images about at each new noise level, before the next step.
         """
         scheduler = self._scheduler(sampler, steps, device)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        x = torch.stack([torch.randn(tuple(shape), generator=g, dtype=dtype) for g in generators])
-        x = x.to(device) * scheduler.init_noise_sigma
+        x = initial_noise(generators, shape, dtype).to(device) if start is None else start
+        if begin and hasattr(scheduler, "set_begin_index"):
+            scheduler.set_begin_index(begin)
         options: dict[str, Any] = {} if sampler == "unipc" else {"generator": generators}
-        for index, t in enumerate(scheduler.timesteps.tolist()):
+        times = scheduler.timesteps.tolist()
+        for index, t in enumerate(times[begin:], begin):
             predicted = eps(x, t)
             x0 = self.predict_x0(x, t, predicted)
             if clip is not None:
@@ -134,7 +151,36 @@ class Diffusion:
                 x0 = x0.clamp(-clip, clip)
                 predicted = self.implied_eps(x, t, x0)
             x = scheduler.step(predicted, t, x, return_dict=False, **options)[0]
-            yield ReverseStep(index, len(scheduler.timesteps), t, x, x0)
+            if corrector is not None and index + 1 < len(times):
+                x = corrector(x, times[index + 1], generators)
+            yield ReverseStep(index, len(times), t, x, x0)
+
+    def timesteps(self, sampler: str, steps: int) -> list[int]:
+        """The noise levels that a sampler's steps start from, the noisiest first."""
+        return self._scheduler(sampler, steps, "cpu").timesteps.tolist()
+
+    def invert(
+        self, eps: EpsFunction, x0: Tensor, *, steps: int, begin: int, iterations: int = 8
+    ) -> Iterator[ReverseStep]:
+        """Run DDIM backwards, from an image to the x_t that its steps from `begin` on lead to it.
+
+        A step x_s = a x_t + b eps(x_t, t) is solved for x_t by fixed-point iteration, so that
+        sampling from what is found returns the image; it converges well where the noise does not
+        drown the image, so not for the very first steps.
+        """
+        abar = self.alphas_cumprod
+        levels = self.timesteps("ddim", steps)[begin:]
+        below = [*levels[1:], None]
+        x = x0
+        for count, (t, s) in enumerate(reversed(list(zip(levels, below, strict=True)))):
+            abar_s = abar.new_ones(()) if s is None else abar[s]
+            a = float((abar_s / abar[t]).sqrt())
+            b = float((1 - abar_s).sqrt()) - a * float(self.sigmas[t])
+            found = x
+            for _ in range(iterations):
+                found = (x - b * eps(found, t)) / a
+            x = found
+            yield ReverseStep(count, len(levels), t, x, self.predict_x0(x, t, eps(x, t)))
 
     def _scheduler(self, sampler: str, steps: int, device: torch.device | str) -> Any:
         if sampler not in SAMPLERS:

@@ -38,6 +38,16 @@ class Backbone(nn.Module):
     def label_conditioned(self) -> bool:
         return self.labels is not None
 
+    out: nn.Module
+    """from the last features to the map"""
+
+    def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+        """The last hidden map, which `out` turns into the one that is read."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+        return self.out(self.features(x, t, cond))
+
     def embed(self, x: Tensor, t: Tensor, cond: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The embeddings of time, (B, time width), and of the label, (B, 1, label width)."""
         emb = self.time(timestep_embedding(t, self.channels).to(x.dtype))

@@ -53,9 +53,9 @@ class ResNet(Backbone):
         self.norm = NormSiLU(groups, width)
         self.out = Conv2d(width, outputs, 3, padding=1)
 
-    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+    def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         emb, _ = self.embed(x, t, cond)
         h = self.stem(x)
         for block in self.blocks:
             h = self.run(block, h, emb)
-        return self.out(self.norm(h))
+        return self.norm(h)

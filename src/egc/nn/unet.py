@@ -107,7 +107,7 @@ class UNet(Backbone):
         # get equal gradients from the score term and are slow to tell classes apart.
         self.out = Conv2d(width, outputs, 3, padding=1)
 
-    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+    def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         emb = self.embed(x, t, cond)
         h = self.stem(x)
         skips = [h]
@@ -121,7 +121,7 @@ class UNet(Backbone):
                 h = layer(h, size=skips[-1].shape[-2:])
             else:
                 h = self.run(layer, torch.cat([h, skips.pop()], dim=1), *emb)
-        return self.out(self.norm(h))
+        return self.norm(h)
 
 
 def level_sides(image_size: int, levels: int) -> list[int]:

@@ -8,20 +8,21 @@ of image 3 draws image 3 again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from egc.diffusion import EpsFunction, ReverseStep
 from egc.errors import ConfigError
 from egc.grid import image_grid
 from egc.model import Model
 from egc.processes import is_main, share, whole
-from egc.progress import progress_line
+from egc.progress import Line, progress_line
 
 VALUES_AT_ONCE = 100 * 64 * 32 * 32
 """of the widest map; the default batch is a hundred images, or fewer if they are large"""
@@ -86,20 +87,20 @@ def sample(
     progress: bool = True,
 ) -> Samples:
     """Draw images; see `egc.EGC.sample`. Of several processes, each draws its share."""
-    indices = _labels_for(model, labels, count)
+    indices = labels_for(model, labels, count)
     if batch_size is None:
         batch_size = _fitting_batch(model)
     if batch_size < 1:
         raise ConfigError(f"The batch size must be at least 1; got {batch_size}.")
     model.codec.ready()
-    seeds = _seeds_for(seed, len(indices))
+    seeds = seeds_for(seed, len(indices))
     mine = np.array(share(list(range(len(seeds)))), dtype=int)
     batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
     count_steps = len(batches) * (steps or model.config.sample.steps)
     images: list[np.ndarray] = []
     with progress_line("Sampling", count_steps, show=progress and is_main()) as line:
         for rows in batches:
-            for step in sample_steps(
+            way = sample_steps(
                 model,
                 indices[rows],
                 seeds[rows],
@@ -107,10 +108,8 @@ def sample(
                 sampler=sampler,
                 guidance=guidance,
                 cfg=cfg,
-            ):
-                line.advance()
-                x = step.x
-            images += list(model.codec.decode(x))
+            )
+            images += list(model.codec.decode(end_of(way, line)))
     return Samples(np.stack(whole(images)), indices, seeds, model.classes)
 
 
@@ -135,6 +134,17 @@ def sample_steps(
         clip=model.codec.clip,
         device=model.device,
     )
+
+
+def end_of(way: Iterable[ReverseStep], line: Line | None = None) -> Tensor:
+    """Where a reverse process ends, once all its steps are taken."""
+    x = None
+    for step in way:
+        x = step.x
+        if line is not None:
+            line.advance()
+    assert x is not None, "a process has at least one step"
+    return x
 
 
 def eps_for(
@@ -179,7 +189,7 @@ def _fitting_batch(model: Model) -> int:
     return int(min(100, max(1, VALUES_AT_ONCE // values)))
 
 
-def _labels_for(
+def labels_for(
     model: Model, labels: str | int | Sequence[str | int] | None, count: int | None
 ) -> np.ndarray:
     """Class indices of the images to draw; given labels are taken in turn until `count`."""
@@ -194,7 +204,7 @@ def _labels_for(
     return np.resize(indices, count or len(indices))
 
 
-def _seeds_for(seed: int, count: int) -> np.ndarray:
+def seeds_for(seed: int, count: int) -> np.ndarray:
     if seed < 0:
         raise ConfigError(f"A seed must be at least 0; got {seed}.")
     return np.arange(seed, seed + count)

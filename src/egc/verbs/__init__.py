@@ -3,9 +3,16 @@
 Each imports what it needs when it runs, so that `egc --help` answers at once.
 """
 
-from egc.verbs import listing, preparing, training, using
+from egc.verbs import changing, exploring, listing, preparing, training, using
 from egc.verbs.base import Result, Verb
 
-VERBS: list[Verb] = [*training.VERBS, *using.VERBS, *preparing.VERBS, *listing.VERBS]
+VERBS: list[Verb] = [
+    *training.VERBS,
+    *using.VERBS,
+    *changing.VERBS,
+    *exploring.VERBS,
+    *preparing.VERBS,
+    *listing.VERBS,
+]
 
 __all__ = ["VERBS", "Result", "Verb"]

@@ -12,8 +12,9 @@ from egc.verbs.base import Result, Verb, settings_argument
 
 
 def _models(args: argparse.Namespace) -> Result:
-    from egc.api import list_models, load
+    from egc.api import load
     from egc.config import list_presets
+    from egc.shelf import list_models
 
     models = []
     for name in list_models():
@@ -54,10 +55,10 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(args: argparse.Namespace) -> Result:
-    from egc.api import prepare
     from egc.config import Config
     from egc.data.files import data_home
     from egc.data.sources import KINDS, NAMED
+    from egc.preparation import prepare
 
     if args.source is None:
         home = str(data_home())

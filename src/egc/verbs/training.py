@@ -21,8 +21,9 @@ def _demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(args: argparse.Namespace) -> Result:
-    from egc.api import EGC, prepare
+    from egc.api import EGC
     from egc.config import Config
+    from egc.preparation import prepare
     from egc.training.run import Run
 
     started = time.monotonic()
@@ -71,8 +72,9 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(args: argparse.Namespace) -> Result:
-    from egc.api import EGC, prepare
+    from egc.api import EGC
     from egc.config import Config
+    from egc.preparation import prepare
 
     config = Config.load(args.preset).with_settings(args.settings)
     if args.dry_run:

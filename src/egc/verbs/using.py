@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egc.config import SAMPLERS
 from egc.verbs.base import Result, Verb, model_argument
+
+if TYPE_CHECKING:
+    from egc.api import EGC
+    from egc.tasks.sample import Samples
 
 # --- sample --------------------------------------------------------------------------------------
 
@@ -22,6 +26,11 @@ def _sample_arguments(parser: argparse.ArgumentParser) -> None:
         help="class to draw; repeat for several, taken in turn; default: no label",
     )
     parser.add_argument("--count", type=int, metavar="N", help="images in all (one a label)")
+    parser.add_argument(
+        "--compose",
+        choices=("and", "not"),
+        help="draw what is of all labels, or of the first and none of the others",
+    )
     parser.add_argument("--steps", type=int, metavar="N", help="sampling steps")
     parser.add_argument("--sampler", metavar="NAME", help=", ".join(SAMPLERS))
     parser.add_argument("--guidance", type=float, metavar="W", help="how strongly to insist")
@@ -41,20 +50,30 @@ def _sample_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _composed(model: EGC, args: argparse.Namespace) -> Samples:
+    """Samples under a sum or difference of energies."""
+    options = {"steps": args.steps, "guidance": args.guidance, "seed": args.seed}
+    return model.compose(args.labels or [], args.compose, args.count or 1, **options)
+
+
 def _sample(args: argparse.Namespace) -> Result:
     from egc.api import load
     from egc.processes import is_main
 
     model = load(args.model)
-    samples = model.sample(
-        args.labels,
-        args.count,
-        args.steps,
-        args.sampler,
-        args.guidance,
-        args.seed,
-        cfg=args.cfg,
-        batch_size=args.batch_size,
+    samples = (
+        _composed(model, args)
+        if args.compose
+        else model.sample(
+            args.labels,
+            args.count,
+            args.steps,
+            args.sampler,
+            args.guidance,
+            args.seed,
+            cfg=args.cfg,
+            batch_size=args.batch_size,
+        )
     )
     path = samples.save(args.out) if is_main() else Path(args.out)
     names = [model.classes[label] if label >= 0 else None for label in samples.labels]
@@ -117,6 +136,7 @@ VERBS = [
         [
             "egc sample digits --label 3",
             "egc sample digits --label 3 --label 5 --count 16 --guidance 5 --out fives.png",
+            "egc sample digits --label 3 --label 5 --compose and --count 8",
             "egc sample runs/mine --count 1000 --sampler dpm++ --steps 20 --out drawn/",
         ],
         _sample_arguments,

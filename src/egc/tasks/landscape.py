@@ -1,0 +1,127 @@
+"""Seeing the energy: is the density that the network learned the one it should have?
+
+Around an image x_0, the noised images x_t = sqrt(abar_t) x_0 + sigma_t eps have the density
+q(x_t | x_0), a Gaussian in eps. As long as the noise hides which image it was, the network's
+density must fall like a mixture of such Gaussians; close to one image, like that one.
+
+`along_noise` (the paper's figure a): scale one noise by r and look at f(x_t) / sigma_t against the
+level of the noise, mean |r eps|. exp(-r^2 d / 2), d the number of values, is far too sharp to see;
+like the paper we look at the density of one value, exp(log-density / d), which for a Gaussian is
+the folded normal exp(-r^2 / 2).
+
+`over_plane` (figures b, c): x_t = sqrt(abar_t) x_0 + sigma_t (a e1 + b e2) for two orthogonal
+noises of the length that noise has, against the Gaussian exp(-(a^2 + b^2) / 2).
+
+Goodness of fit is the share of the variance of the Gaussian's log-density that the network's
+explains, 1 - sum (l - g)^2 / sum g^2, each centred on its mean, as both are known up to a
+constant; 1 is perfect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egc.errors import ConfigError
+from egc.model import Model
+
+REACH = 2.0
+"""standard deviations each way"""
+
+
+@dataclass(frozen=True)
+class Along:
+    """Figure a: the density along growing noise, at several noise levels t."""
+
+    times: list[int]
+    levels: np.ndarray
+    """mean absolute noise; (R,)"""
+    log_density: np.ndarray
+    """of one value, largest 0; (T, R)"""
+    gaussian: np.ndarray
+    """what it should be; (R,)"""
+    fit: list[float]
+    """goodness of fit of each t"""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Figures b and c: the density over two orthogonal noises."""
+
+    t: int
+    axis: np.ndarray
+    """a and b, in standard deviations; (R,)"""
+    log_density: np.ndarray
+    """of one value, largest 0; (R, R)"""
+    gaussian: np.ndarray
+    """(R, R)"""
+    fit: float
+
+
+def along_noise(
+    model: Model, images: np.ndarray, times: list[int], points: int = 41, seed: int = 0
+) -> Along:
+    """The mean over some images of the log-density along scaled noise."""
+    _check_times(model, times)
+    x0, eps = _noised(model, images, seed)
+    scales = torch.linspace(0, REACH, points)
+    rows = []
+    for t in times:
+        place = torch.cat([model.diffusion.noise(x0, t, r * eps) for r in scales])
+        rows.append(_per_value(model, place, t).reshape(points, len(images)).mean(axis=1))
+    curves = np.stack(rows)
+    gaussian = -0.5 * scales.numpy() ** 2
+    return Along(
+        times=times,
+        levels=scales.numpy() * float(eps.abs().mean()),
+        log_density=curves - curves.max(axis=1, keepdims=True),
+        gaussian=gaussian,
+        fit=[goodness(curve, gaussian) for curve in curves],
+    )
+
+
+def over_plane(model: Model, image: np.ndarray, t: int, points: int = 25, seed: int = 0) -> Plane:
+    """The log-density over the plane of two orthogonal noises, around one noised image."""
+    _check_times(model, [t])
+    x0, first = _noised(model, image[None], seed)
+    _, second = _noised(model, image[None], seed + 1)
+    second = second - first * (first * second).sum() / first.square().sum()
+    length = x0.numel() ** 0.5
+    first, second = (each * (length / each.norm()) for each in (first, second))
+    axis = torch.linspace(-REACH, REACH, points)
+    rows = []
+    for a in axis:
+        eps = torch.cat([a * first + b * second for b in axis])
+        rows.append(_per_value(model, model.diffusion.noise(x0.expand_as(eps), t, eps), t))
+    values = np.stack(rows)
+    a, b = np.meshgrid(axis.numpy(), axis.numpy(), indexing="ij")
+    gaussian = -0.5 * (a**2 + b**2)
+    return Plane(t, axis.numpy(), values - values.max(), gaussian, goodness(values, gaussian))
+
+
+def goodness(found: np.ndarray, expected: np.ndarray) -> float:
+    """1 - unexplained / total variance of `expected`; both are known up to a constant."""
+    found, expected = found - found.mean(), expected - expected.mean()
+    return float(1 - ((found - expected) ** 2).sum() / (expected**2).sum())
+
+
+def _noised(model: Model, images: np.ndarray, seed: int) -> tuple[Tensor, Tensor]:
+    x0 = model.codec.encode(images).to(model.device)
+    generator = torch.Generator().manual_seed(seed)
+    return x0, torch.randn(x0.shape, generator=generator).to(x0)
+
+
+def _per_value(model: Model, x: Tensor, t: int, batch_size: int = 256) -> np.ndarray:
+    """log q_t = f / sigma_t up to a constant, for one of the values of x."""
+    with torch.no_grad():
+        parts = [model.net(part, t).log_density for part in x.split(batch_size)]
+    scaled = torch.cat(parts) / float(model.diffusion.sigmas[t])
+    return (scaled / x[0].numel()).cpu().numpy()
+
+
+def _check_times(model: Model, times: list[int]) -> None:
+    if bad := [t for t in times if not 0 <= t < model.diffusion.steps]:
+        raise ConfigError(f"t must be 0 to {model.diffusion.steps - 1}; got {bad[0]}.")

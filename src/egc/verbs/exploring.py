@@ -1,0 +1,204 @@
+"""Verbs that look into a model: guidance, the way out of the noise, evidence, the energy."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from egc.verbs.base import (
+    Result,
+    Verb,
+    best_of,
+    drawing_arguments,
+    drawing_options,
+    model_argument,
+    seed_and_out,
+    write_figure,
+)
+
+# --- sweep-guidance ------------------------------------------------------------------------------
+
+
+def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    parser.add_argument("--label", required=True, metavar="CLASS", help="class to draw")
+    parser.add_argument(
+        "--scales", default="0,1,2,6,20,200", metavar="A,B,...", help="(0,1,2,6,20,200)"
+    )
+    parser.add_argument("--count", type=int, default=16, metavar="N", help="images a scale (16)")
+    parser.add_argument("--steps", type=int, metavar="N", help="sampling steps")
+    seed_and_out(parser, "sweep.png", "the figure")
+
+
+def _sweep(args: argparse.Namespace) -> Result:
+    from egc.api import load
+    from egc.errors import ConfigError
+    from egc.report.explorations import sweep_figure
+
+    try:
+        scales = [float(part) for part in args.scales.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(
+            f"--scales is a list of numbers such as 0,1,2,6; got {args.scales!r}."
+        ) from None
+    model = load(args.model)
+    sweep = model.sweep_guidance(args.label, scales, args.count, steps=args.steps, seed=args.seed)
+    name = model.classes[sweep.label]
+    out = write_figure(sweep_figure(sweep, name), args.out)
+    lines = ["scale    pixel diversity  feature diversity  agreement"]
+    lines += [
+        f"{row.scale:<8g} {row.pixel_diversity:>15.1f} {row.feature_diversity:>18.3f} "
+        f"{row.agreement:>10.0%}"
+        for row in sweep.rows
+    ]
+    data = {"label": name, "out": out, "rows": [row._asdict() for row in sweep.rows]}
+    return Result(data, "\n".join([*lines, out]), f"egc watch {args.model} --label {args.label}")
+
+
+# --- watch ---------------------------------------------------------------------------------------
+
+
+def _watch_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    parser.add_argument("--label", metavar="CLASS", help="class to draw; default: no label")
+    parser.add_argument("--sampler", metavar="NAME", help="ddpm, ddim, dpm++ or unipc")
+    drawing_arguments(parser, "watch.gif", "the animation, .gif or .webp; a .png beside it")
+
+
+def _watch(args: argparse.Namespace) -> Result:
+    from egc.api import load
+    from egc.report.explorations import watch_figure
+
+    model = load(args.model)
+    watched = model.watch(
+        args.label, sampler=args.sampler, seed=args.seed, **drawing_options(args)
+    )
+    out = watched.save(args.out)
+    strip = write_figure(watch_figure(watched, model.classes), str(out.with_suffix(".png")))
+    data = {"out": str(out), "strip": strip, "frames": len(watched.frames), "t": watched.times}
+    if watched.probabilities is not None:
+        data["probabilities"] = {
+            name: watched.probabilities[:, index].tolist()
+            for index, name in enumerate(model.classes)
+        }
+    following = f"egc watch {args.model} --seed {args.seed + 1}"
+    return Result(data, f"animation  {out}\nstrip      {strip}", following)
+
+
+# --- evidence ------------------------------------------------------------------------------------
+
+
+def _evidence_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
+    parser.add_argument("--top", type=int, default=3, metavar="K", help="classes to show (3)")
+    parser.add_argument("--out", default="evidence.png", metavar="PATH", help="(evidence.png)")
+
+
+def _evidence(args: argparse.Namespace) -> Result:
+    from egc.api import load
+    from egc.data import read_images
+    from egc.errors import ConfigError
+    from egc.report.explorations import evidence_figure
+
+    if args.top < 1:
+        raise ConfigError(f"--top must be at least 1; got {args.top}.")
+    model = load(args.model)
+    paths = list(map(Path, args.images))
+    images = read_images(paths, model.codec.image_size, model.codec.channels)
+    maps = model.evidence(images)
+    out = write_figure(evidence_figure(images, maps, model.classes, args.top), args.out)
+    means = maps.mean(axis=(2, 3))
+    rows: list[dict[str, Any]] = [
+        {"image": str(path), "evidence": dict(zip(model.classes, map(float, row), strict=True))}
+        for path, row in zip(paths, means, strict=True)
+    ]
+    text = "\n".join([*(f"{row['image']}\t{best_of(row['evidence'])}" for row in rows), out])
+    following = f"egc classify {args.model} {args.images[0]}"
+    return Result({"out": out, "images": rows}, text, following)
+
+
+# --- energy --------------------------------------------------------------------------------------
+
+
+def _energy_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    parser.add_argument(
+        "--data", metavar="SOURCE", help="images to look around; default: the model's own samples"
+    )
+    parser.add_argument("--count", type=int, default=16, metavar="N", help="images (16)")
+    seed_and_out(parser, "energy.png", "the figure")
+
+
+def _energy(args: argparse.Namespace) -> Result:
+    import numpy as np
+
+    from egc.api import load
+    from egc.config import Config
+    from egc.errors import ConfigError
+    from egc.preparation import prepare
+    from egc.report.explorations import energy_figure
+    from egc.tasks.landscape import along_noise, over_plane
+
+    if args.count < 1:
+        raise ConfigError(f"--count must be at least 1; got {args.count}.")
+    model = load(args.model)
+    if args.data is None:
+        images = model.sample(count=args.count, seed=args.seed).images
+    else:
+        shape = {"image_size": model.codec.image_size, "channels": model.codec.channels}
+        config = Config().replace(data={} if args.data == "digits" else shape)
+        test = prepare(args.data, config)[1].test
+        images = test.images(np.arange(min(args.count, len(test))))
+    last = model.diffusion.steps - 1
+    times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
+    along = along_noise(model, images, times, seed=args.seed)
+    planes = [
+        over_plane(model, images[0], round(last * share), seed=args.seed) for share in (0.5, 0.2)
+    ]
+    out = write_figure(energy_figure(along, planes), args.out)
+    data: dict[str, Any] = {
+        "out": out,
+        "along_noise": dict(zip(map(str, along.times), along.fit, strict=True)),
+        "over_plane": {str(plane.t): plane.fit for plane in planes},
+    }
+    lines = ["goodness of fit (1: the Gaussian it should be)"]
+    lines += [f"along noise, t = {t}: {fit:.3f}" for t, fit in data["along_noise"].items()]
+    lines += [f"over a plane, t = {t}: {fit:.3f}" for t, fit in data["over_plane"].items()]
+    return Result(data, "\n".join([*lines, out]), f"egc sample {args.model} --count 16")
+
+
+VERBS = [
+    Verb(
+        "sweep-guidance",
+        "draw one class at several guidance scales, and measure diversity and agreement",
+        [
+            "egc sweep-guidance digits --label 3",
+            "egc sweep-guidance digits --label 3 --scales 0,2",
+        ],
+        _sweep_arguments,
+        _sweep,
+    ),
+    Verb(
+        "watch",
+        "watch an image come out of the noise, and what the network takes it for",
+        ["egc watch digits --label 3", "egc watch digits --label 3 --out three.webp"],
+        _watch_arguments,
+        _watch,
+    ),
+    Verb(
+        "evidence",
+        "show where in an image each class is seen",
+        ["egc evidence digits seven.png"],
+        _evidence_arguments,
+        _evidence,
+    ),
+    Verb(
+        "energy",
+        "draw the energy around images, beside the Gaussian it should be",
+        ["egc energy digits", "egc energy digits --data digits --count 32 --out energy.png"],
+        _energy_arguments,
+        _energy,
+    ),
+]
