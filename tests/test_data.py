@@ -8,11 +8,12 @@ import torch
 from PIL import Image
 
 from egc.codec import PixelCodec
-from egc.config import AugmentConfig, DataConfig
+from egc.config import AugmentConfig, Config, DataConfig
 from egc.data import ImageSet, open_source, read_images
 from egc.data import folder as folder_module
 from egc.data.augment import augment
 from egc.errors import ConfigError, DataError
+from egc.preparation import open_clean
 
 
 def test_digits_are_all_there_and_split_the_same_way_every_time():
@@ -187,3 +188,41 @@ def test_augment_moves_whole_images():
                         seen.add((mirrored, dy, dx))
     assert len(seen) == 18
     assert augment(images, AugmentConfig(), torch.Generator()) is images
+
+
+def test_some_labels_are_kept_evenly():
+    whole = open_source(DataConfig("digits")).train
+    some = open_source(DataConfig("digits", labels_fraction=0.05)).train
+    kept = some.labels >= 0
+    assert kept.sum() == round(0.05 * len(whole))
+    counts = np.bincount(some.labels[kept], minlength=10)
+    assert counts.max() - counts.min() <= 1
+    np.testing.assert_array_equal(some.labels[kept], whole.labels[kept])
+    np.testing.assert_array_equal(some.indices, whole.indices)
+    validation = open_source(DataConfig("digits", labels_fraction=0.05)).validation
+    assert (validation.labels >= 0).all()
+
+
+def test_labels_can_be_listed(tmp_path):
+    whole = open_source(DataConfig("digits")).train
+    listed = tmp_path / "labels.txt"
+    listed.write_text("\n".join(map(str, whole.indices[:7])))
+    some = open_source(DataConfig("digits", labels_list=str(listed))).train
+    np.testing.assert_array_equal(np.flatnonzero(some.labels >= 0), np.arange(7))
+    listed.write_text("one two")
+    with pytest.raises(DataError, match="whole numbers, one a line"):
+        open_source(DataConfig("digits", labels_list=str(listed)))
+    listed.write_text("99999")
+    with pytest.raises(DataError, match="lists none of the"):
+        open_source(DataConfig("digits", labels_list=str(listed)))
+    with pytest.raises(DataError, match="no list of labels"):
+        open_source(DataConfig("digits", labels_list="nowhere.txt"))
+
+
+def test_the_clean_stream_of_few_labels_is_of_those():
+    config = Config().replace(data={"labels_fraction": 0.02}, objective={"clean_stream": True})
+    train = open_source(config.data).train
+    clean = open_clean(config, train)
+    assert len(clean) == (train.labels >= 0).sum()
+    assert (clean.labels >= 0).all()
+    assert open_clean(config, open_source(DataConfig("digits")).train) is None

@@ -405,3 +405,15 @@ def test_mistakes_are_one_sentence(seven, call, words, capsys):
     assert main(call.split()) == 2
     (error,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("error:")]
     assert words in error
+
+
+def test_a_report_has_every_figure_that_fits(tiny, unlabelled, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for model, name, count in ((tiny, "all", 10), (unlabelled, "few", 5)):
+        quick = model.config.replace(sample={"steps": 10})
+        EGC(quick, model.classes, model.net, model.diffusion, model.codec).save(name)
+        call = ["report", name, "--figures", f"{name}-figures", "--out", f"{name}.html", "--json"]
+        assert main(call) == 0
+        assert len(json.loads(capsys.readouterr().out)["figures"]) == count
+        assert len(list((tmp_path / f"{name}-figures").glob("*.png"))) == count
+        assert (tmp_path / f"{name}.html").read_text().count("<img") == count

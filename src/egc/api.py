@@ -238,7 +238,7 @@ class EGC(Model):
             return model.with_net(net).preview(splits.validation, place, step)
 
         with place.locked() if is_main() else nullcontext():
-            clean = open_clean(config)
+            clean = open_clean(config, splits.train)
             trainer = Trainer(model, splits.train, place, watch, clean)
             model = model.with_net(trainer.train(show=progress))
             report = training_report(

@@ -66,6 +66,11 @@ class DataConfig:
     """where the clean classification stream comes from; default: the same images"""
     labels: bool = True
     """false: forget them, and train without supervision"""
+    labels_fraction: float = field(default=1.0, metadata={"above": 0, "high": 1})
+    """share of the training labels to keep, as evenly over the classes as can be; the other images
+    train the score alone"""
+    labels_list: str | None = None
+    """instead, a file with the numbers of the training images whose labels to keep, one a line"""
     streaming: bool = False
     """`hub:` only: read the images as they are needed, for sets larger than the disk"""
     image_size: int | None = _at_least(4, None)

@@ -70,10 +70,16 @@ def _fit_latents(config: Config, train: ImageSet) -> Config:
     return config.replace(codec={"autoencoder": train.autoencoder})
 
 
-def open_clean(config: Config) -> ImageSet | None:
-    """The images of the clean classification stream, where they are not those of the other."""
-    if config.data.clean_source is None or not config.objective.clean_stream:
+def open_clean(config: Config, train: ImageSet) -> ImageSet | None:
+    """The images of the clean classification stream, where they are not those of the other.
+
+    Where only some images have labels, the clean stream takes those alone, again and again.
+    """
+    if not config.objective.clean_stream:
         return None
+    if config.data.clean_source is None:
+        labelled = np.flatnonzero(train.labels >= 0)
+        return train.subset(labelled) if 0 < len(labelled) < len(train) else None
     streaming = config.data.streaming and config.data.clean_source.startswith("hub:")
     changes = {"source": config.data.clean_source, "streaming": streaming}
     return open_source(config.replace(data=changes).data).train

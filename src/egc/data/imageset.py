@@ -116,6 +116,27 @@ def positions_at(step: int, batch_size: int, size: int, seed: int) -> np.ndarray
     )
 
 
+def keep_labels(data: ImageSet, kept: np.ndarray) -> ImageSet:
+    """The set with the labels at these positions; those of all other images are forgotten."""
+    labels = np.full_like(data.labels, -1)
+    labels[kept] = data.labels[kept]
+    return replace(data, labels=labels)
+
+
+def balanced(labels: np.ndarray, share: float, seed: int = SPLIT_SEED) -> np.ndarray:
+    """Positions of a share of the labelled images, the same number of each class up to one."""
+    rng = np.random.default_rng(seed)
+    known = np.flatnonzero(labels >= 0)
+    order = rng.permutation(known)
+    # The k-th image of each class comes before the (k + 1)-th of any.
+    rank = np.empty(len(order), dtype=int)
+    for label in np.unique(labels[known]):
+        of_class = labels[order] == label
+        rank[of_class] = np.arange(of_class.sum())
+    count = max(1, round(share * len(known)))
+    return order[np.argsort(rank, kind="stable")][:count]
+
+
 class Splits(NamedTuple):
     """Training images, images to watch training with, and images kept for the end."""
 

@@ -15,7 +15,7 @@ from egc.data.folder import open_folder
 from egc.data.hub import open_hub
 from egc.data.idx import open_fashion_mnist, open_mnist
 from egc.data.imagenet import open_celebahq, open_imagenet
-from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, hold_out
+from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, balanced, hold_out, keep_labels
 from egc.data.latents import open_latents
 from egc.data.lsun import open_lsun_church
 from egc.data.streamed import StreamedSet
@@ -95,4 +95,31 @@ def split(parts: list[ImageSet], config: DataConfig) -> Splits:
     train, validation = hold_out(rest, config.validation)
     if len(train) == 0:
         raise DataError(f"{rest.name} has no images left to train on.")
-    return Splits(train.with_twins(), validation, test)
+    return Splits(_some_labels(train, config).with_twins(), validation, test)
+
+
+def _some_labels(train: ImageSet, config: DataConfig) -> ImageSet:
+    """The training images with as many of their labels as `config` wants."""
+    if config.labels_list is not None:
+        return keep_labels(train, _listed(train, Path(config.labels_list).expanduser()))
+    if config.labels_fraction < 1 and train.classes:
+        return keep_labels(train, balanced(train.labels, config.labels_fraction))
+    return train
+
+
+def _listed(train: ImageSet, path: Path) -> np.ndarray:
+    """Positions of the images that a file lists by their number in the source."""
+    try:
+        wanted = {int(line) for line in path.read_text().split()}
+    except FileNotFoundError:
+        raise DataError(f"There is no list of labels {str(path)!r}.") from None
+    except ValueError:
+        raise DataError(
+            f"{str(path)!r} is not a list of image numbers: whole numbers, one a line."
+        ) from None
+    kept = np.flatnonzero(np.isin(train.indices, list(wanted)) & (train.labels >= 0))
+    if len(kept) == 0:
+        raise DataError(
+            f"{str(path)!r} lists none of the {len(train):,} training images of {train.name}."
+        )
+    return kept

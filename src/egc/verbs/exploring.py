@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from egc.verbs.base import (
     Result,
@@ -16,6 +17,11 @@ from egc.verbs.base import (
     seed_and_out,
     write_figure,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from egc.api import EGC
 
 # --- sweep-guidance ------------------------------------------------------------------------------
 
@@ -125,32 +131,23 @@ def _evidence(args: argparse.Namespace) -> Result:
 def _energy_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     parser.add_argument(
-        "--data", metavar="SOURCE", help="images to look around; default: the model's own samples"
+        "--data", metavar="SOURCE", help="images to look around; default: the model's own data"
     )
     parser.add_argument("--count", type=int, default=16, metavar="N", help="images (16)")
     seed_and_out(parser, "energy.png", "the figure")
 
 
 def _energy(args: argparse.Namespace) -> Result:
-    import numpy as np
 
     from egc.api import load
-    from egc.config import Config
     from egc.errors import ConfigError
-    from egc.preparation import prepare
     from egc.report.explorations import energy_figure
     from egc.tasks.landscape import along_noise, over_plane
 
     if args.count < 1:
         raise ConfigError(f"--count must be at least 1; got {args.count}.")
     model = load(args.model)
-    if args.data is None:
-        images = model.sample(count=args.count, seed=args.seed).images
-    else:
-        shape = {"image_size": model.codec.image_size, "channels": model.codec.channels}
-        config = Config().replace(data={} if args.data == "digits" else shape)
-        test = prepare(args.data, config)[1].test
-        images = test.images(np.arange(min(args.count, len(test))))
+    images = _images(model, args.data, args.count, args.seed)
     last = model.diffusion.steps - 1
     times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
     along = along_noise(model, images, times, seed=args.seed)
@@ -167,6 +164,60 @@ def _energy(args: argparse.Namespace) -> Result:
     lines += [f"along noise, t = {t}: {fit:.3f}" for t, fit in data["along_noise"].items()]
     lines += [f"over a plane, t = {t}: {fit:.3f}" for t, fit in data["over_plane"].items()]
     return Result(data, "\n".join([*lines, out]), f"egc sample {args.model} --count 16")
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def _report_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    parser.add_argument(
+        "--data", metavar="SOURCE", help="images to work on; default: the model's own data"
+    )
+    parser.add_argument("--figures", metavar="DIR", help="write every figure as a PNG there too")
+    seed_and_out(parser, "report.html", "the page")
+
+
+def _report(args: argparse.Namespace) -> Result:
+    from egc.api import load
+    from egc.progress import progress_line
+    from egc.report.gallery import gallery
+    from egc.report.page import render, write_page
+
+    model = load(args.model)
+    images = _images(model, args.data, 16, args.seed)
+    sections = []
+    with progress_line("Drawing figures", 11 if model.classes else 5) as line:
+        for name, section in gallery(model, images, args.seed):
+            sections.append(section)
+            if args.figures:
+                write_figure(section.picture, str(Path(args.figures) / f"{name}.png"))
+            line.advance()
+    figures = {"model": args.model, "parameters": f"{int(model.size()['parameters']):,}"}
+    if model.facts.get("test_accuracy") is not None:
+        figures["test accuracy"] = f"{model.facts['test_accuracy']:.1%}"
+    lead = "What one network can do: its forward pass classifies, its backward pass generates."
+    write_page(Path(args.out), render(str(args.model), lead, figures, sections))
+    data = {"out": args.out, "figures": [section.title for section in sections]}
+    return Result(data, f"{len(sections)} figures in {args.out}", f"egc energy {args.model}")
+
+
+def _images(model: EGC, source: str | None, count: int, seed: int) -> np.ndarray:
+    """Test images of the data that was asked for, else of the model's own, else its samples."""
+    import numpy as np
+
+    from egc.errors import EGCError
+    from egc.preparation import prepare
+
+    try:
+        test = prepare(source, model.config)[1].test
+        images = test.images(np.arange(min(count, len(test))))
+    except EGCError as error:
+        if source is not None:
+            raise
+        logging.getLogger("egc").warning("Using samples, not real images: %s", error)
+        images = model.sample(count=count, seed=seed).images
+    return images if images.dtype == np.uint8 else model.codec.decode(model.codec.encode(images))
 
 
 VERBS = [
@@ -193,6 +244,13 @@ VERBS = [
         ["egc evidence digits seven.png"],
         _evidence_arguments,
         _evidence,
+    ),
+    Verb(
+        "report",
+        "draw all figures that fit a model, on one page",
+        ["egc report digits", "egc report runs/mine --figures figures/ --out mine.html"],
+        _report_arguments,
+        _report,
     ),
     Verb(
         "energy",
