@@ -18,6 +18,7 @@ from egc.data.latents import encode_parts, open_latents
 from egc.data.sources import open_parts
 from egc.errors import ConfigError, DataError, ModelError, RunError
 from egc.preparation import prepare
+from egc.tasks.inpaint import make_mask
 from egc.training.autoencoder import Recipe, train_autoencoder
 from egc.training.run import Run
 from egc.training.stream import BatchStream
@@ -152,6 +153,27 @@ def test_a_saved_model_carries_its_autoencoder(latent_config, tmp_path):
     assert drawn.shape == (2, SIDE, SIDE, 3)
     redrawn = again.sample(count=2, steps=2, progress=False).images
     assert np.abs(redrawn.astype(int) - drawn).max() <= 1
+
+
+def test_tasks_go_through_the_autoencoder(latent_config):
+    """Pictures in, pictures out, and known pixels as they were, though latents are not pixels."""
+    model = EGC.build(prepare(None, latent_config)[0], ["dark", "light"])
+    quick = {"steps": 3, "progress": False}
+    image = photos(1)[0]
+    mask = make_mask("center", SIDE)
+    filled = model.inpaint(image, mask, "dark", count=2, jumps=1, **quick).images
+    np.testing.assert_array_equal(filled[:, ~mask], np.stack([image[~mask]] * 2))
+    assert (filled[:, mask] != image[mask]).any()
+    assert model.interpolate(images=photos(2), frames=3, **quick).images.shape == (
+        3,
+        SIDE,
+        SIDE,
+        3,
+    )
+    edited = model.edit(photos(2), to="light", strength=0.5, **quick)
+    assert edited.after.shape == (2, SIDE, SIDE, 3)
+    assert model.watch("dark", **quick).frames.shape == (3, SIDE, SIDE, 3)
+    assert model.compose(["dark", "light"], count=1, **quick).images.shape == (1, SIDE, SIDE, 3)
 
 
 # --- stored latents ------------------------------------------------------------------------------

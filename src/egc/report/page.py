@@ -56,6 +56,7 @@ def render(title: str, lead: str, figures: dict[str, str], sections: list[Sectio
 
 def write_page(path: Path, html: str) -> None:
     """Write under a temporary name first, so that a page that is there is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(html, encoding="utf-8")
     temporary.replace(path)

@@ -97,9 +97,11 @@ def _watch(args: argparse.Namespace) -> Result:
 
 def _evidence_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files")
+    parser.add_argument(
+        "images", nargs="*", metavar="IMAGE", help="image files; default: samples of the model"
+    )
     parser.add_argument("--top", type=int, default=3, metavar="K", help="classes to show (3)")
-    parser.add_argument("--out", default="evidence.png", metavar="PATH", help="(evidence.png)")
+    seed_and_out(parser, "evidence.png", "the figure")
 
 
 def _evidence(args: argparse.Namespace) -> Result:
@@ -111,18 +113,21 @@ def _evidence(args: argparse.Namespace) -> Result:
     if args.top < 1:
         raise ConfigError(f"--top must be at least 1; got {args.top}.")
     model = load(args.model)
-    paths = list(map(Path, args.images))
-    images = read_images(paths, model.codec.image_size, model.codec.channels)
+    names = args.images or [f"seed {args.seed + index}" for index in range(4)]
+    if args.images:
+        paths = list(map(Path, args.images))
+        images = read_images(paths, model.codec.image_size, model.codec.channels)
+    else:
+        images = model.sample(count=len(names), seed=args.seed).images
     maps = model.evidence(images)
     out = write_figure(evidence_figure(images, maps, model.classes, args.top), args.out)
     means = maps.mean(axis=(2, 3))
     rows: list[dict[str, Any]] = [
-        {"image": str(path), "evidence": dict(zip(model.classes, map(float, row), strict=True))}
-        for path, row in zip(paths, means, strict=True)
+        {"image": name, "evidence": dict(zip(model.classes, map(float, row), strict=True))}
+        for name, row in zip(names, means, strict=True)
     ]
     text = "\n".join([*(f"{row['image']}\t{best_of(row['evidence'])}" for row in rows), out])
-    following = f"egc classify {args.model} {args.images[0]}"
-    return Result({"out": out, "images": rows}, text, following)
+    return Result({"out": out, "images": rows}, text, f"egc watch {args.model}")
 
 
 # --- energy --------------------------------------------------------------------------------------
