@@ -275,6 +275,11 @@ def test_streaming_is_for_the_hub_only():
             open_parts(DataConfig(source, streaming=True))
 
 
+def test_few_labels_need_images_that_can_be_counted(stream_config):
+    with pytest.raises(ConfigError, match=r"data\.streaming = false"):
+        open_source(replace(stream_config, labels_fraction=0.5))
+
+
 def test_labels_of_a_stream_can_be_forgotten(stream_config):
     for part in open_parts(replace(stream_config, labels=False)):
         assert part.classes == []

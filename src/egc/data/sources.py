@@ -88,6 +88,11 @@ def open_parts(config: DataConfig) -> list[ImageSet]:
 def split(parts: list[ImageSet], config: DataConfig) -> Splits:
     """[all] or [train, test] -> train, validation and test, by the configured shares."""
     if isinstance(parts[0], StreamedSet):
+        if config.labels_fraction < 1 or config.labels_list is not None:
+            raise ConfigError(
+                "data.labels_fraction and data.labels_list need images that can be counted; set "
+                "data.streaming = false."
+            )
         # Nothing can be held out of a stream, so validation shares the test images.
         order = np.random.default_rng(SPLIT_SEED).permutation(len(parts[1]))
         return Splits(parts[0], parts[1].subset(order[::2]), parts[1].subset(order[1::2]))
