@@ -19,6 +19,7 @@ from egc.data.sources import open_parts
 from egc.errors import ConfigError, DataError, ModelError, RunError
 from egc.preparation import prepare
 from egc.tasks.inpaint import make_mask
+from egc.tasks.sample import first_step, sample_steps
 from egc.training.autoencoder import Recipe, train_autoencoder
 from egc.training.run import Run
 from egc.training.stream import BatchStream
@@ -172,8 +173,25 @@ def test_tasks_go_through_the_autoencoder(latent_config):
     )
     edited = model.edit(photos(2), to="light", strength=0.5, **quick)
     assert edited.after.shape == (2, SIDE, SIDE, 3)
-    assert model.watch("dark", **quick).frames.shape == (3, SIDE, SIDE, 3)
+    assert model.watch("dark", **quick).frames.shape[1:] == (SIDE, SIDE, 3)
     assert model.compose(["dark", "light"], count=1, **quick).images.shape == (1, SIDE, SIDE, 3)
+
+
+@pytest.mark.parametrize("sampler", ["ddpm", "ddim", "dpm++", "unipc"])
+def test_unbounded_latents_do_not_explode(latent_config, sampler):
+    """A network that errs a little, on a cosine schedule, whose last level has no signal."""
+    config = prepare(None, latent_config.replace(diffusion={"schedule": "cosine"}))[0]
+    model = EGC.build(config, ["dark", "light"])
+    model.net.eps = lambda x, t, *rest: 0.98 * x  # unit Gaussian data would have sigma_t * x
+    for step in sample_steps(
+        model, np.array([-1, -1]), np.array([0, 1]), steps=50, sampler=sampler
+    ):
+        assert step.x.abs().max() < 20
+    assert step.index == 49
+    # Bounded models start where they always did.
+    pixels = EGC.build(Config.from_dict(TINY), ["a"])
+    assert first_step(pixels, sampler, 50) == 0
+    assert first_step(model, sampler, 50) == 2
 
 
 # --- stored latents ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from torch import Tensor
 from egc.errors import ConfigError
 from egc.model import Model
 from egc.progress import progress_line
-from egc.tasks.sample import Samples, end_of, seeds_for
+from egc.tasks.sample import Samples, end_of, first_step, seeds_for
 
 LogDensity = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> log p_t(x) up to a constant, (B,); differentiable"""
@@ -156,6 +156,7 @@ def compose(
             steps=steps,
             clip=model.codec.clip,
             device=model.device,
+            begin=first_step(model, "ddim", steps),
             corrector=corrector,
         )
         drawn = model.codec.decode(end_of(way, line))

@@ -20,7 +20,7 @@ from egc.errors import ConfigError
 from egc.grid import image_grid
 from egc.model import Model
 from egc.progress import progress_line
-from egc.tasks.sample import end_of, eps_for, labels_for, seeds_for
+from egc.tasks.sample import end_of, eps_for, first_step, labels_for, seeds_for
 
 LEVEL = 0.7
 """how much of the way to noise given images are led back: beyond, inversion loses them"""
@@ -70,7 +70,7 @@ def interpolate(
     steps = model.config.sample.steps if steps is None else steps
     eps = eps_for(model, labels_for(model, label, frames), guidance, cfg)
     shares = np.linspace(0, 1, frames)
-    begin, clip = 0, model.codec.clip
+    begin, clip = first_step(model, "ddim", steps), model.codec.clip
     count = steps
     if images is not None:
         if len(images) != 2:
@@ -108,4 +108,5 @@ def begin_at(model: Model, level: float, steps: int) -> int:
     """The first of the DDIM steps whose noise level is at most this share of T."""
     times = model.diffusion.timesteps("ddim", steps)
     most = level * model.diffusion.steps
-    return next((i for i, t in enumerate(times) if t < most), len(times))
+    begin = next((i for i, t in enumerate(times) if t < most), len(times))
+    return max(begin, first_step(model, "ddim", steps))

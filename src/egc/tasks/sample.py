@@ -24,6 +24,8 @@ from egc.model import Model
 from egc.processes import is_main, share, whole
 from egc.progress import Line, progress_line
 
+LEAST_SIGNAL = 1e-3
+"""abar_t below which x_t counts as pure noise"""
 VALUES_AT_ONCE = 100 * 64 * 32 * 32
 """of the widest map; the default batch is a hundred images, or fewer if they are large"""
 
@@ -125,15 +127,32 @@ def sample_steps(
 ) -> Iterator[ReverseStep]:
     """The reverse process of one batch, step by step; a label of -1 is unguided."""
     defaults = model.config.sample
+    sampler = sampler or defaults.sampler
+    steps = defaults.steps if steps is None else steps
     return model.diffusion.reverse(
         eps_for(model, labels, guidance, cfg),
         seeds.tolist(),
         model.codec.shape,
-        sampler=sampler or defaults.sampler,
-        steps=defaults.steps if steps is None else steps,
+        sampler=sampler,
+        steps=steps,
         clip=model.codec.clip,
         device=model.device,
+        begin=first_step(model, sampler, steps),
     )
+
+
+def first_step(model: Model, sampler: str, steps: int) -> int:
+    """The step to start with: 0, or the first with a trace of the image in its noise.
+
+    At the end of a cosine schedule the predicted x_0 is the difference of two nearly equal images
+    times ten thousand. Where x_0 is bounded it is clipped; latents are not, and would explode.
+    Leaving such levels out costs nothing: x_t is as good as pure noise there.
+    """
+    if model.codec.clip is not None:
+        return 0
+    times = model.diffusion.timesteps(sampler, steps)
+    signal = model.diffusion.alphas_cumprod[times]
+    return int((signal >= LEAST_SIGNAL).int().argmax())
 
 
 def end_of(way: Iterable[ReverseStep], line: Line | None = None) -> Tensor:

@@ -13,7 +13,7 @@ from egc.errors import ConfigError
 from egc.grid import image_grid
 from egc.model import Model
 from egc.progress import progress_line
-from egc.tasks.sample import labels_for, sample_steps, seeds_for
+from egc.tasks.sample import first_step, labels_for, sample_steps, seeds_for
 
 STRIP = 10
 """images in the strip"""
@@ -68,7 +68,8 @@ def watch(
     steps = defaults.steps if steps is None else steps
     sampler = sampler or defaults.sampler
     # A step from t leads to the level of the next one, the last to a clean image.
-    levels = [*model.diffusion.timesteps(sampler, steps)[1:], 0]
+    begin = first_step(model, sampler, steps)
+    levels = [*model.diffusion.timesteps(sampler, steps)[begin + 1 :], 0]
     frames, opinions = [], []
     with progress_line("Watching", steps, show=progress) as line:
         way = sample_steps(
