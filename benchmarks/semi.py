@@ -77,6 +77,7 @@ def curves(results: dict[str, dict[str, list[float]]]) -> Figure:
         means, deviations = [v.mean() for v in values], [v.std(ddof=1) for v in values]
         axis.errorbar(COUNTS, means, deviations, marker="o", color=colour, label=kind, capsize=3)
     axis.set_xscale("log")
+    axis.minorticks_off()
     axis.set_xticks(COUNTS, [str(count) for count in COUNTS])
     axis.set_xlabel("labels")
     axis.set_ylabel("test accuracy, %")

@@ -34,6 +34,7 @@ from egc.tasks.edit import Edit, edit
 from egc.tasks.features import evidence
 from egc.tasks.inpaint import SHAPES, check_mask, inpaint, make_mask
 from egc.tasks.interpolate import Interpolation, interpolate
+from egc.tasks.landscape import Along, Plane, landscape
 from egc.tasks.sample import Samples, sample
 from egc.tasks.sweep import Sweep, sweep_guidance
 from egc.tasks.watch import Watched, watch
@@ -176,6 +177,10 @@ class EGC(Model):
     def evidence(self, images: Any) -> np.ndarray:
         """Where in each image each class is seen; (N, classes, h, w)."""
         return evidence(self, self._read(images))
+
+    def landscape(self, images: Any, seed: int = 0) -> tuple[Along, list[Plane]]:
+        """The density around images along growing noise, and over planes of two noises."""
+        return landscape(self, self._read(images), seed)
 
     def log_density(self, images: Any, t: int = 0) -> np.ndarray:
         """f(x) of each image, its log-density up to scale and a constant; (N,)."""

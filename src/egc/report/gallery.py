@@ -22,7 +22,7 @@ from egc.tasks.edit import edit
 from egc.tasks.features import evidence
 from egc.tasks.inpaint import inpaint, make_mask
 from egc.tasks.interpolate import interpolate
-from egc.tasks.landscape import along_noise, over_plane
+from egc.tasks.landscape import landscape
 from egc.tasks.sample import sample
 from egc.tasks.sweep import sweep_guidance
 from egc.tasks.watch import watch
@@ -78,9 +78,6 @@ def gallery(model: Model, images: np.ndarray, seed: int = 0) -> Iterator[tuple[s
             interpolate(model, images=images[:2], progress=False).picture(),
         ),
     )
-    last = model.diffusion.steps - 1
-    times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
-    planes = [over_plane(model, images[0], round(last * s), seed=seed) for s in (0.5, 0.2)]
     yield (
         "energy",
         Section(
@@ -88,7 +85,7 @@ def gallery(model: Model, images: np.ndarray, seed: int = 0) -> Iterator[tuple[s
             "The unnormalised density of noised images (of one of their values), along growing "
             "noise and over the plane of two orthogonal noises, beside the Gaussian it should "
             "resemble. The fit is the share of the Gaussian's variance that is explained.",
-            energy_figure(along_noise(model, images[:16], times, seed=seed), planes),
+            energy_figure(*landscape(model, images[:16], seed)),
         ),
     )
 

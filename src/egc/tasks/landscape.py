@@ -61,6 +61,14 @@ class Plane:
     fit: float
 
 
+def landscape(model: Model, images: np.ndarray, seed: int = 0) -> tuple[Along, list[Plane]]:
+    """The paper's figures a, b and c; see `egc.EGC.landscape`."""
+    last = model.diffusion.steps - 1
+    times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
+    planes = [over_plane(model, images[0], round(last * s), seed=seed) for s in (0.5, 0.2)]
+    return along_noise(model, images, times, seed=seed), planes
+
+
 def along_noise(
     model: Model, images: np.ndarray, times: list[int], points: int = 41, seed: int = 0
 ) -> Along:

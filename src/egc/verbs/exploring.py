@@ -147,18 +147,12 @@ def _energy(args: argparse.Namespace) -> Result:
     from egc.api import load
     from egc.errors import ConfigError
     from egc.report.explorations import energy_figure
-    from egc.tasks.landscape import along_noise, over_plane
 
     if args.count < 1:
         raise ConfigError(f"--count must be at least 1; got {args.count}.")
     model = load(args.model)
     images = _images(model, args.data, args.count, args.seed)
-    last = model.diffusion.steps - 1
-    times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
-    along = along_noise(model, images, times, seed=args.seed)
-    planes = [
-        over_plane(model, images[0], round(last * share), seed=args.seed) for share in (0.5, 0.2)
-    ]
+    along, planes = model.landscape(images, args.seed)
     out = write_figure(energy_figure(along, planes), args.out)
     data: dict[str, Any] = {
         "out": out,
