@@ -25,7 +25,8 @@ import torch.nn.functional as F
 
 from egc.config import Config
 from egc.model import Model, build_backbone
-from egc.objectives.egc import Batch, EGCObjective
+from egc.objectives.base import Batch
+from egc.objectives.egc import EGCObjective
 from egc.training.allocator import keep_freed_memory
 
 HERE = Path(__file__).parent

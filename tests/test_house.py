@@ -16,6 +16,7 @@ ORDER = [
     ["config", "progress", "grid", "processes"],
     ["nn"],
     ["energy", "codec", "diffusion", "data"],
+    ["rivals"],
     ["model"],
     ["published", "preparation"],
     ["objectives"],

@@ -16,7 +16,8 @@ from egc.errors import ConfigError
 from egc.nn.resnet import ResNet
 from egc.nn.transformer import SpatialTransformer
 from egc.nn.unet import level_sides
-from egc.objectives.egc import Batch, EGCObjective
+from egc.objectives.base import Batch
+from egc.objectives.egc import EGCObjective
 from tests.conftest import TINY, shaken
 
 CLASSES = ["a", "b", "c"]

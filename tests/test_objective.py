@@ -6,7 +6,8 @@ import torch
 from egc.api import EGC
 from egc.config import Config
 from egc.data import open_source
-from egc.objectives.egc import Batch, EGCObjective
+from egc.objectives.base import Batch
+from egc.objectives.egc import EGCObjective
 from egc.training.run import Run
 from egc.training.stream import BatchStream
 from egc.training.trainer import Trainer

@@ -257,7 +257,8 @@ class EGC(Model):
             }
             if is_main():
                 model.save(place.model)
-                report.drawn.save(place.samples / "final.png")
+                if report.drawn is not None:
+                    report.drawn.save(place.samples / "final.png")
                 write_page(place.report, report.html)
             wait_for_all()
         return model
@@ -283,14 +284,14 @@ class EGC(Model):
 
     def preview(self, validation: ImageSet, run: Run, step: int) -> dict[str, float]:
         """A sample grid and validation accuracy, while training."""
-        labels = None
-        if self.classes:
-            labels = [index % len(self.classes) for index in range(PREVIEW_IMAGES)]
-        samples = self.sample(labels, count=PREVIEW_IMAGES, progress=False)
-        if is_main():
-            image_grid(samples.images, cell=48, largest=128).save(
-                run.samples / f"step-{step:08d}.png"
-            )
+        if self.draws:
+            labels = None
+            if self.classes:
+                labels = [index % len(self.classes) for index in range(PREVIEW_IMAGES)]
+            images = self.sample(labels, count=PREVIEW_IMAGES, progress=False).images
+            if is_main():
+                picture = image_grid(images, cell=48, largest=128)
+                picture.save(run.samples / f"step-{step:08d}.png")
         if self.classes and (validation.labels >= 0).any():
             result = evaluate_classification(self, validation)
             return {"validation_accuracy": result.accuracy}

@@ -22,7 +22,12 @@ from egc.tree import build, flat, merge, plain, set_key
 
 Sampler = Literal["ddpm", "ddim", "dpm++", "unipc"]
 Tracker = Literal["tensorboard", "wandb"]
+Kind = Literal["egc", "egc-unsupervised", "classifier", "ddpm", "jem"]
 SAMPLERS: tuple[str, ...] = typing.get_args(Sampler)
+TIMELESS = ("classifier", "jem")
+"""kinds of objective whose network does not know the noise level"""
+UNLABELLED = ("egc-unsupervised", "ddpm")
+"""kinds of objective that have no use for labels"""
 
 
 def _positive(default: Any, **metadata: Any) -> Any:
@@ -129,9 +134,9 @@ class NetworkConfig:
     attention: tuple[int, ...] = _positive((16, 8))
     """sides of the maps that get self-attention"""
     head_width: int = _positive(32)
-    groups: int = _positive(32)
-    """groups of each GroupNorm"""
-    readout: Literal["dense", "pooled"] = "dense"
+    groups: int = _at_least(0, 32)
+    """groups of each GroupNorm; 0: no norms"""
+    readout: Literal["dense", "pooled", "mean"] = "dense"
     components: int = _positive(16)
     """width of the readout when the data has no labels"""
     kind: Literal["unet", "resnet"] = "unet"
@@ -145,9 +150,31 @@ class NetworkConfig:
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig:
-    """What is minimised: score matching plus gamma times classification."""
+class SGLDConfig:
+    """Of `jem`: its Langevin dynamics, and what its density term weighs."""
 
+    steps: int = _positive(20)
+    """of a chain, in every training step"""
+    step_size: float = _positive(1.0)
+    noise: float = _at_least(0, 0.01)
+    """of each step"""
+    buffer: int = _positive(10_000)
+    """chains that are kept"""
+    restart: float = field(default=0.05, metadata={"low": 0, "high": 1})
+    """how often a chain starts anew"""
+    image_noise: float = _at_least(0, 0.03)
+    """added to training images"""
+    weight: float = _at_least(0, 1.0)
+    """of log p(x), beside that of log p(y|x)"""
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is minimised: score matching plus gamma times classification, or a rival's loss."""
+
+    kind: Kind = "egc"
+    """`egc-unsupervised` forgets the labels; `classifier`, `ddpm` and `jem` are what the paper
+    compares with, on the same backbone"""
     gamma: float = _at_least(0, 0.001)
     gradient: Literal["exact", "paired", "auto"] = "exact"
     """of the score term: by double backward, or by two first-order passes (error about 0.2 %);
@@ -163,6 +190,7 @@ class ObjectiveConfig:
     label_smoothing: float = _share(0.0)
     label_dropout: float = _share(0.1)
     """share of images whose label a label-conditioned network does not get to see"""
+    sgld: SGLDConfig = field(default_factory=SGLDConfig)
 
 
 @dataclass(frozen=True)
@@ -172,7 +200,14 @@ class TrainConfig:
     steps: int = _positive(200_000)
     batch_size: int = _positive(128)
     lr: float = _positive(1e-4)
-    lr_decay: Literal["none", "cosine"] = "none"
+    lr_decay: Literal["none", "cosine", "drops"] = "none"
+    lr_drops: tuple[float, ...] = field(default=(), metadata={"above": 0, "below": 1})
+    """of `drops`: after which shares of all steps the learning rate falls"""
+    lr_drop: float = field(default=0.2, metadata={"above": 0, "below": 1})
+    """of `drops`: to this share of what it was"""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """sgd has a Nesterov momentum of 0.9"""
+    weight_decay: float = _at_least(0, 0.0)
     warmup: int = _at_least(0, 0)
     """steps over which the learning rate rises from zero"""
     clip: float = _at_least(0, 1.0)
@@ -263,6 +298,11 @@ class Config:
             raise ConfigError(
                 'network.kind = "resnet" has no attention and sees no labels: set '
                 "network.attention = [] and network.label_width = 0."
+            )
+        if config.network.label_width and config.objective.kind != "egc":
+            raise ConfigError(
+                f'network.label_width is for objective.kind = "egc", not for '
+                f'"{config.objective.kind}"; set it to 0.'
             )
         if config.objective.lean and exact:
             raise ConfigError(

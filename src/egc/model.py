@@ -18,18 +18,20 @@ from typing import Any, Self
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from egc.codec import Codec, make_codec
-from egc.config import Config
+from egc.config import TIMELESS, Config
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
 from egc.errors import ConfigError, ModelError, suggest
 from egc.nn.backbone import Backbone
-from egc.nn.readout import DenseReadout, PooledReadout
+from egc.nn.readout import DenseReadout, MeanReadout, PooledReadout
 from egc.nn.resnet import ResNet
 from egc.nn.unet import UNet
+from egc.rivals import NoisePredictor, StillEnergy
 
 FORMAT = 1
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
@@ -70,6 +72,20 @@ class Model:
     def device(self) -> torch.device:
         return next(self.net.parameters()).device
 
+    @property
+    def draws(self) -> bool:
+        """Whether it was trained to make images."""
+        return self.config.objective.kind != "classifier"
+
+    @property
+    def denoises(self) -> bool:
+        """Whether it predicts noise, as all tasks of diffusion need."""
+        return self.config.objective.kind not in TIMELESS
+
+    @property
+    def has_energy(self) -> bool:
+        return self.config.objective.kind != "ddpm"
+
     def to(self, device: str | torch.device) -> Self:
         """Move the network, and what the codec works with, to a device; returns the model."""
         self.net.to(device)
@@ -79,8 +95,11 @@ class Model:
     def size(self) -> dict[str, float]:
         """Parameters, and the cost of one forward pass of one image (a multiply-add is 2)."""
         x = torch.zeros(1, *self.codec.shape, device=self.device)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            self.net(x, 0)
+        evaluate = self.net.predict if isinstance(self.net, NoisePredictor) else self.net
+        counter = FlopCounterMode(display=False)
+        # Fused attention would not be counted on a CPU.
+        with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            evaluate(x, 0)
         return {
             "parameters": sum(p.numel() for p in self.net.parameters()),
             "mflop_per_image": counter.get_total_flops() / 1e6,
@@ -146,22 +165,32 @@ class Model:
 
 
 def build_network(config: Config, codec: Codec, classes: int, sigmas: Tensor) -> EnergyModel:
-    """The backbone and the readout that the configuration names."""
-    network = config.network
-    outputs = classes or network.components
-    readout: nn.Module
-    if network.readout == "dense":
-        readout = DenseReadout(outputs)
-    else:
-        if network.channels % network.head_width:
-            raise ConfigError(
-                f"network.head_width = {network.head_width} does not divide "
-                f"network.channels = {network.channels}, as the pooled readout needs."
-            )
-        readout = PooledReadout(outputs, network.channels, network.head_width)
+    """The backbone and the readout that the configuration names, or a rival's network."""
+    network, kind = config.network, config.objective.kind
     inputs, image_size, _ = codec.shape
+    if kind == "ddpm":
+        if network.kind == "resnet":
+            raise ConfigError('objective.kind = "ddpm" needs network.kind = "unet".')
+        outputs = inputs * network.stem_stride**2
+        backbone = build_backbone(config, inputs, outputs, image_size)
+        return NoisePredictor(backbone, sigmas, network.stem_stride)
+    readout = build_readout(config, classes or network.components)
     backbone = build_backbone(config, inputs, readout.map_channels, image_size, classes)
-    return EnergyModel(backbone, readout, sigmas)
+    return (StillEnergy if kind in TIMELESS else EnergyModel)(backbone, readout, sigmas)
+
+
+def build_readout(config: Config, outputs: int) -> DenseReadout | MeanReadout | PooledReadout:
+    network = config.network
+    if network.readout == "dense":
+        return DenseReadout(outputs)
+    if network.readout == "mean":
+        return MeanReadout(outputs)
+    if network.channels % network.head_width:
+        raise ConfigError(
+            f"network.head_width = {network.head_width} does not divide "
+            f"network.channels = {network.channels}, as the pooled readout needs."
+        )
+    return PooledReadout(outputs, network.channels, network.head_width)
 
 
 def build_backbone(
@@ -177,6 +206,7 @@ def build_backbone(
         "depth": network.depth,
         "groups": network.groups,
         "stem_stride": network.stem_stride,
+        "timed": config.objective.kind not in TIMELESS,
     }
     if network.kind == "resnet":
         return ResNet(**common)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from egc.codec import MEASURED_IMAGES, measure_scale, settle_codec
-from egc.config import AugmentConfig, Config
+from egc.config import TIMELESS, UNLABELLED, AugmentConfig, Config
 from egc.data import ImageSet, Splits, open_source
-from egc.data.sources import split
+from egc.data.sources import split, with_wanted_labels
 from egc.errors import ConfigError, DataError
 
 
@@ -29,11 +29,20 @@ def prepare(
     if isinstance(data, str):
         config = config.replace(data={"source": data})
     config = config.with_settings(settings)
+    kind = config.objective.kind
+    if kind in UNLABELLED:
+        streams = {"clean_stream": False, "noisy_stream": False}
+        config = config.replace(data={"labels": False}, objective=streams)
     if data is None or isinstance(data, str):
         splits = open_source(config.data)
     else:
-        splits = split([_as_image_set(data)], config.data)
+        splits = split(with_wanted_labels([_as_image_set(data)], config.data), config.data)
         config = config.replace(data={"source": splits.train.name})
+    if kind in TIMELESS and not splits.train.classes:
+        raise ConfigError(
+            f'objective.kind = "{kind}" needs labels, and {splits.train.name} has none; '
+            'take "egc-unsupervised" or "ddpm".'
+        )
     shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
     config = settle_codec(_fit_latents(config.replace(data=shape), splits.train))
     if before is not None:

@@ -80,6 +80,11 @@ def open_parts(config: DataConfig) -> list[ImageSet]:
         known = [*NAMED, *KINDS]
         hint = suggest(config.source, known, most=len(known))
         raise ConfigError(f"data.source = {config.source!r} is not a known source. {hint}")
+    return with_wanted_labels(parts, config)
+
+
+def with_wanted_labels(parts: list[ImageSet], config: DataConfig) -> list[ImageSet]:
+    """The images without their labels, if these are not wanted."""
     if config.labels:
         return parts
     return [replace(part, labels=np.full_like(part.labels, -1), classes=[]) for part in parts]

@@ -1,4 +1,4 @@
-"""What backbones share: they know the noise level, may know the label, and can save memory."""
+"""What backbones share: they may know noise level and label, and can save memory."""
 
 from __future__ import annotations
 
@@ -18,19 +18,24 @@ class Backbone(nn.Module):
         classes: how many classes a label-conditioned network tells apart.
         label_width: width of the label's embedding, a single token that spatial transformers
             attend to; 0: the network does not see labels.
+        timed: whether it sees the noise level.
     """
 
-    def __init__(self, channels: int, classes: int = 0, label_width: int = 0):
+    def __init__(
+        self, channels: int, classes: int = 0, label_width: int = 0, *, timed: bool = True
+    ):
         super().__init__()
         self.checkpointing = False
         """compute activations again in the backward pass instead of keeping them"""
         self.channels = channels
-        self.time_width = 4 * channels
-        self.time = nn.Sequential(
-            nn.Linear(channels, self.time_width),
-            nn.SiLU(),
-            nn.Linear(self.time_width, self.time_width),
-        )
+        self.time_width = 4 * channels if timed else 0
+        self.time = None
+        if timed:
+            self.time = nn.Sequential(
+                nn.Linear(channels, self.time_width),
+                nn.SiLU(),
+                nn.Linear(self.time_width, self.time_width),
+            )
         self.no_label = classes
         self.labels = nn.Embedding(classes + 1, label_width) if label_width else None
 
@@ -48,9 +53,13 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         return self.out(self.features(x, t, cond))
 
-    def embed(self, x: Tensor, t: Tensor, cond: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def embed(
+        self, x: Tensor, t: Tensor, cond: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
         """The embeddings of time, (B, time width), and of the label, (B, 1, label width)."""
-        emb = self.time(timestep_embedding(t, self.channels).to(x.dtype))
+        emb = None
+        if self.time is not None:
+            emb = self.time(timestep_embedding(t, self.channels).to(x.dtype))
         if self.labels is None:
             if cond is not None:
                 raise ConfigError(

@@ -34,22 +34,31 @@ def zeroed(layer: Conv2d) -> Conv2d:
     return layer
 
 
+def norm_silu(groups: int, channels: int) -> nn.Module:
+    """GroupNorm and SiLU; with 0 groups, SiLU alone."""
+    return NormSiLU(groups, channels) if groups else nn.SiLU()
+
+
 class ResBlock(nn.Module):
-    """Norm, SiLU, convolution, twice; the time embedding is added in between."""
+    """Norm, SiLU, convolution, twice; the time embedding is added in between.
+
+    With a `time_width` of 0 there is none, and with 0 `groups` no norm.
+    """
 
     def __init__(self, inputs: int, outputs: int, time_width: int, groups: int, stride: int = 1):
         super().__init__()
-        self.norm1 = NormSiLU(groups, inputs)
+        self.norm1 = norm_silu(groups, inputs)
         self.conv1 = Conv2d(inputs, outputs, 3, stride=stride, padding=1)
-        self.time = nn.Linear(time_width, outputs)
-        self.norm2 = NormSiLU(groups, outputs)
+        self.time = nn.Linear(time_width, outputs) if time_width else None
+        self.norm2 = norm_silu(groups, outputs)
         self.conv2 = zeroed(Conv2d(outputs, outputs, 3, padding=1))
         same = inputs == outputs and stride == 1
         self.skip = nn.Identity() if same else Conv2d(inputs, outputs, 1, stride=stride)
 
-    def forward(self, x: Tensor, emb: Tensor) -> Tensor:
+    def forward(self, x: Tensor, emb: Tensor | None) -> Tensor:
         h = self.conv1(self.norm1(x))
-        h = h + self.time(F.silu(emb))[:, :, None, None]
+        if self.time is not None and emb is not None:
+            h = h + self.time(F.silu(emb))[:, :, None, None]
         h = self.conv2(self.norm2(h))
         return self.skip(x) + h
 
@@ -60,7 +69,7 @@ class SelfAttention(nn.Module):
     def __init__(self, channels: int, head_width: int, groups: int):
         super().__init__()
         self.heads = channels // head_width
-        self.norm = nn.GroupNorm(groups, channels)
+        self.norm = nn.GroupNorm(groups, channels) if groups else nn.Identity()
         self.qkv = Conv2d(channels, 3 * channels, 1)
         self.out = zeroed(Conv2d(channels, channels, 1))
 

@@ -11,6 +11,9 @@
     The map itself has C channels: every position holds an opinion about every class.
     f = sum over positions of logsumexp over channels.
     h = the same attention pool without parameters: q = k = v = map.
+
+`mean` (an ordinary classifier's head, as JEM has it)
+    The map has C channels. h = their mean over positions.  f = logsumexp_y h[y].
 """
 
 from __future__ import annotations
@@ -54,6 +57,18 @@ class DenseReadout(nn.Module):
         tokens = with_mean_token(feature_map)
         logits = attention(tokens[:, :1], tokens, tokens).squeeze(1)
         return Joint(feature_map.logsumexp(dim=1).sum(dim=(1, 2)), logits)
+
+
+class MeanReadout(nn.Module):
+    """The mean of the map is the logits; no parameters."""
+
+    def __init__(self, outputs: int):
+        super().__init__()
+        self.map_channels = outputs
+
+    def forward(self, feature_map: Tensor) -> Joint:
+        logits = feature_map.mean(dim=(2, 3))
+        return Joint(logits.logsumexp(dim=1), logits)
 
 
 class PooledReadout(nn.Module):

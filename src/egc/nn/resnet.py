@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from egc.errors import ConfigError
 from egc.nn.backbone import Backbone
-from egc.nn.blocks import ResBlock
-from egc.nn.twice import Conv2d, NormSiLU
+from egc.nn.blocks import ResBlock, norm_silu
+from egc.nn.twice import Conv2d
 
 
 class ResNet(Backbone):
@@ -34,10 +34,11 @@ class ResNet(Backbone):
         depth: int,
         groups: int,
         stem_stride: int = 1,
+        timed: bool = True,
     ):
-        super().__init__(channels)
+        super().__init__(channels, timed=timed)
         widths = [channels * multiplier for multiplier in multipliers]
-        if bad := [width for width in widths if width % groups]:
+        if bad := [width for width in widths if groups and width % groups]:
             raise ConfigError(
                 f"network.groups = {groups} does not divide the width {bad[0]} "
                 "(network.channels x multiplier)."
@@ -50,7 +51,7 @@ class ResNet(Backbone):
                 stride = 2 if level > 0 and index == 0 else 1
                 self.blocks.append(ResBlock(width, n_out, self.time_width, groups, stride))
                 width = n_out
-        self.norm = NormSiLU(groups, width)
+        self.norm = norm_silu(groups, width)
         self.out = Conv2d(width, outputs, 3, padding=1)
 
     def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:

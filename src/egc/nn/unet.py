@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from egc.errors import ConfigError
 from egc.nn.backbone import Backbone
-from egc.nn.blocks import Downsample, ResBlock, SelfAttention, Upsample
+from egc.nn.blocks import Downsample, ResBlock, SelfAttention, Upsample, norm_silu
 from egc.nn.transformer import SpatialTransformer
-from egc.nn.twice import Conv2d, NormSiLU
+from egc.nn.twice import Conv2d
 
 
 class Stage(nn.Module):
@@ -29,7 +29,7 @@ class Stage(nn.Module):
         self.block = block
         self.attention = attention
 
-    def forward(self, x: Tensor, emb: Tensor, label: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, emb: Tensor | None, label: Tensor | None) -> Tensor:
         h = self.block(x, emb)
         return h if self.attention is None else self.attention(h, label)
 
@@ -44,10 +44,11 @@ class UNet(Backbone):
         depth: residual blocks a level.
         attention: the sides of the maps (such as 16, 8) that get attention.
         head_width: channels of one attention head.
-        groups: groups of each GroupNorm.
+        groups: groups of each GroupNorm; 0: no norms.
         stem_stride: above 1, the first map, and the last, are that much smaller than the image.
         heads, classes, label_width: of a label-conditioned network, whose attention is a spatial
             transformer of that many heads, at any width; see `Backbone`.
+        timed: whether it sees the noise level.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class UNet(Backbone):
         heads: int = 4,
         classes: int = 0,
         label_width: int = 0,
+        timed: bool = True,
     ):
-        super().__init__(channels, classes, label_width)
+        super().__init__(channels, classes, label_width, timed=timed)
         sides = level_sides(-(-image_size // stem_stride), len(multipliers))
         widths = [channels * multiplier for multiplier in multipliers]
         _check(image_size, sides, widths, attention, None if label_width else head_width, groups)
@@ -102,7 +104,7 @@ class UNet(Backbone):
             if level > 0:
                 self.up.append(Upsample(width))
 
-        self.norm = NormSiLU(groups, width)
+        self.norm = norm_silu(groups, width)
         # Not zeroed, as DDPM's is: here the channels are classes, and channels that start equal
         # get equal gradients from the score term and are slow to tell classes apart.
         self.out = Conv2d(width, outputs, 3, padding=1)
@@ -147,7 +149,7 @@ def _check(
             f"a {image_size}x{image_size} input with {len(sides)} levels has the sides {sides}."
         )
     for width in widths:
-        if width % groups:
+        if groups and width % groups:
             raise ConfigError(
                 f"network.groups = {groups} does not divide the width {width} "
                 "(network.channels x multiplier)."

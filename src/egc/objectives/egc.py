@@ -23,8 +23,7 @@ A label-conditioned network learns the score with its label, of which a share is
 (`Batch.cond`), and classifies without: its classification terms are an evaluation of their own.
 
 So a step is a list of `Pass`es, each an evaluation of the network whose loss adds to the step's.
-`plan` makes the list; `forward` evaluates one, inside the module, so that wrappers such as DDP and
-FSDP see it as an ordinary forward pass followed by an ordinary backward pass.
+`plan` makes the list; `forward` evaluates one.
 
 Options of the published recipe: w_t = sqrt(abar_t), the clean stream (t = 0, its own, stronger
 augmentation) and label smoothing. A label of -1 means "unknown": such an image takes part in the
@@ -37,40 +36,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from egc.config import ObjectiveConfig
-from egc.diffusion import Diffusion
-from egc.energy import EnergyModel
 from egc.nn.twice import differentiated_twice, input_gradient_only
+from egc.objectives.base import Batch, Objective, Terms
 
 PAIR_STEP = 0.01
 """root mean square of the displacement h r, in model space"""
-
-
-class Batch(NamedTuple):
-    """What one training step sees, in model space. The loss is a function of it."""
-
-    x0: Tensor
-    """images of the noised stream; (B, C, H, W)"""
-    labels: Tensor
-    """class indices, -1 where unknown; (B,)"""
-    t: Tensor
-    """noise levels; (B,)"""
-    eps: Tensor
-    """noise; (B, C, H, W)"""
-    clean: Tensor | None = None
-    """images of the clean stream"""
-    clean_labels: Tensor | None = None
-    """their labels, where they are other images; (B,)"""
-    cond: Tensor | None = None
-    """what a label-conditioned network is told: the label, or the index of "no label"; (B,)"""
-
-    def split(self, parts: int) -> list[Batch]:
-        """The batch in `parts` pieces, for accumulating gradients."""
-        pieces = [[None] * parts if column is None else column.chunk(parts) for column in self]
-        return [Batch(*piece) for piece in zip(*pieces, strict=True)]
 
 
 class Pass(NamedTuple):
@@ -94,25 +66,18 @@ class Pass(NamedTuple):
     """the noise that -grad f is regressed on (exact)"""
 
 
-class Terms(NamedTuple):
-    """A loss and its parts, the parts detached. The terms of the passes of a step add up."""
-
-    loss: Tensor
-    parts: dict[str, Tensor]
-
-
-class EGCObjective(nn.Module):
+class EGCObjective(Objective):
     """The loss of a batch. Its gradient is exact or paired, as configured."""
 
-    def __init__(self, net: EnergyModel, diffusion: Diffusion, config: ObjectiveConfig):
-        super().__init__()
-        self.net = net
-        self.diffusion = diffusion
-        self.config = config
+    @property
+    def passes(self) -> float:
+        told = self.net.label_conditioned and self.config.noisy_stream
+        apart = self.config.clean_stream + told  # evaluations that only classify
+        return (6.0 if self.config.gradient == "exact" else 8.0) + 3.0 * apart
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Pass]:
         """The passes of a batch, which is this share of all images of the step."""
-        x0, labels, t, eps, clean_images, clean_labels, cond = batch
+        x0, labels, t, eps, clean_images, clean_labels, cond, _ = batch
         x_t = self.diffusion.noise(x0, t, eps)
         zero, nothing = x0.new_zeros(len(x0)), x0.new_zeros(())
         each = zero + share / len(x0)
@@ -157,17 +122,10 @@ class EGCObjective(nn.Module):
             with input_gradient_only():
                 (s,) = torch.autograd.grad(joint.log_density.sum(), x, create_graph=True)
             loss = score = (part.density * (s + part.eps).square().flatten(1).mean(dim=1)).sum()
-        each = F.cross_entropy(
-            joint.logits,
-            part.labels,
-            reduction="none",
-            ignore_index=-1,
-            label_smoothing=self.config.label_smoothing,
-        )
+        each = self.cross_entropies(joint.logits, part.labels)
         noisy, clean = (part.noisy * each).sum(), (part.clean * each).sum()
         loss = loss + self.config.gamma * (noisy + clean)
-        parts = {"loss": loss, "score": score, "class_noisy": noisy, "class_clean": clean}
-        return Terms(loss, {name: value.detach() for name, value in parts.items()})
+        return Terms.of(loss, score=score, class_noisy=noisy, class_clean=clean)
 
     def _noisy_weights(self, each: Tensor, t: Tensor) -> Tensor:
         """The weight of each image's cross-entropy in the noised stream; (B,)."""

@@ -17,6 +17,7 @@ TITLES = {
     "score": "noise error, mean (s + eps)²",
     "class_noisy": "cross-entropy, noised images",
     "class_clean": "cross-entropy, clean images",
+    "density_gap": "f of chains minus f of images",
 }
 
 

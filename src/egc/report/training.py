@@ -27,6 +27,13 @@ MOST_DECODED = 100
 EACH = 10
 """samples of each class"""
 SHOWN_CLASSES = 10
+LEADS = {
+    "egc": "One network: its forward pass classifies, its backward pass generates.",
+    "egc-unsupervised": "One network without labels: its backward pass generates.",
+    "classifier": "A plain classifier, to compare with.",
+    "ddpm": "A diffusion model that predicts noise by its forward pass, to compare with.",
+    "jem": "A joint energy-based model (JEM), to compare with.",
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class TrainingReport:
     """on the test images; None without labels"""
     energies: dict[str, float]
     """median energy at t = 0 of test images and of images the model should find strange"""
-    drawn: Image.Image
-    """samples, one class a row where there are classes"""
+    drawn: Image.Image | None
+    """samples, one class a row where there are classes; None if it does not draw"""
 
 
 def training_report(
@@ -53,12 +60,11 @@ def training_report(
     """Draw samples, classify the test images, compare energies, and put it on one page."""
     figures = {"training data": model.config.data.source, "steps": f"{model.config.train.steps:,}"}
     sections: list[Section[Any]] = []
-    if any("score" in record for record in metrics):
+    if any("loss" in record for record in metrics):
         sections.append(
             Section(
                 "Learning",
-                "One loss: the backward pass learns to predict the noise, the forward pass "
-                "learns the labels.",
+                "The terms of the loss, and the accuracy on validation images.",
                 run_curves({title: metrics}),
             )
         )
@@ -73,11 +79,9 @@ def training_report(
                 confusion_figure(result.confusion, model.classes),
             )
         )
-    freely = _drawn_freely(model, progress)
-    by_class = _drawn_by_class(model, progress) if model.classes else None
-    sections += [by_class, freely] if by_class else [freely]
-    sections.append(_paths(model))
-    groups = strange_energies(model, test) if len(test) else {}
+    drawn = _drawn(model, progress) if model.draws else []
+    sections += drawn
+    groups = strange_energies(model, test) if len(test) and model.has_energy else {}
     if groups:
         sections.append(
             Section(
@@ -87,12 +91,11 @@ def training_report(
                 histogram(groups, "energy E(x) = -f(x)"),
             )
         )
-    lead = "One network: its forward pass classifies, its backward pass generates."
     return TrainingReport(
-        html=render(title, lead, figures, sections),
+        html=render(title, LEADS[model.config.objective.kind], figures, sections),
         accuracy=None if result is None else result.accuracy,
         energies={name: float(np.median(values)) for name, values in groups.items()},
-        drawn=(by_class or freely).picture,
+        drawn=drawn[0].picture if drawn else None,
     )
 
 
@@ -112,6 +115,11 @@ def _classification(model: Model, test: ImageSet) -> Classification | None:
     return evaluate_classification(model, test)
 
 
+def _drawn(model: Model, progress: bool) -> list[Section[Image.Image]]:
+    by_class = [_drawn_by_class(model, progress)] if model.classes else []
+    return [*by_class, _drawn_freely(model, progress), _paths(model)]
+
+
 def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
     shown = list(range(min(SHOWN_CLASSES, len(model.classes))))
     labels = np.repeat(shown, EACH).tolist()
@@ -119,18 +127,21 @@ def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
     names = ", ".join(model.classes[index] for index in shown)
     return Section(
         "Drawing what is asked for",
-        f"The backward pass, guided to one class a row ({names}); "
-        f"{model.config.sample.sampler}, {model.config.sample.steps} steps, "
-        f"guidance {model.config.sample.guidance:g}.",
+        f"The backward pass, guided to one class a row ({names}); {_sampler(model)}, "
+        f"{model.config.sample.steps} steps, guidance {model.config.sample.guidance:g}.",
         image_grid(samples.images, columns=EACH, cell=48, largest=128),
     )
+
+
+def _sampler(model: Model) -> str:
+    return model.config.sample.sampler if model.denoises else "Langevin dynamics"
 
 
 def _drawn_freely(model: Model, progress: bool) -> Section[Image.Image]:
     samples = sample(model, count=5 * EACH, seed=10_000, progress=progress)
     return Section(
         "Drawing freely",
-        "The same network with no label: it starts from noise and follows its own score.",
+        "The network with no label: it starts from noise and goes where it finds images.",
         image_grid(samples.images, columns=EACH, cell=48, largest=128),
     )
 
@@ -145,6 +156,7 @@ def _paths(model: Model) -> Section[Image.Image]:
     rows = images.swapaxes(0, 1).reshape(-1, *images.shape[2:])
     return Section(
         "From noise to image",
-        f"A few samples on their way, one a row, from t = {times[0]} to t = {times[-1]}.",
+        "A few samples on their way, one a row"
+        + (f", from t = {times[0]} to t = {times[-1]}." if model.denoises else "."),
         image_grid(rows, columns=images.shape[0], cell=48, largest=128),
     )

@@ -18,11 +18,12 @@ from PIL import Image
 from torch import Tensor
 
 from egc.diffusion import EpsFunction, ReverseStep
-from egc.errors import ConfigError
+from egc.errors import ConfigError, ModelError
 from egc.grid import image_grid
 from egc.model import Model
 from egc.processes import is_main, share, whole
 from egc.progress import Line, progress_line
+from egc.rivals import StillEnergy, langevin, uniform
 
 LEAST_SIGNAL = 1e-3
 """abar_t below which x_t counts as pure noise"""
@@ -125,10 +126,17 @@ def sample_steps(
     guidance: float | None = None,
     cfg: float | None = None,
 ) -> Iterator[ReverseStep]:
-    """The reverse process of one batch, step by step; a label of -1 is unguided."""
+    """The reverse process of one batch, step by step; a label of -1 is unguided.
+
+    A JEM has none: its steps are those of a chain that starts from uniform noise.
+    """
     defaults = model.config.sample
-    sampler = sampler or defaults.sampler
     steps = defaults.steps if steps is None else steps
+    if not model.denoises:
+        if sampler is not None or cfg is not None:
+            raise ConfigError("A JEM draws by Langevin dynamics: it takes no sampler and no cfg.")
+        return chain_steps(model, labels, seeds, steps, guidance)
+    sampler = sampler or defaults.sampler
     return model.diffusion.reverse(
         eps_for(model, labels, guidance, cfg),
         seeds.tolist(),
@@ -139,6 +147,33 @@ def sample_steps(
         device=model.device,
         begin=first_step(model, sampler, steps),
     )
+
+
+def chain_steps(
+    model: Model, labels: np.ndarray, seeds: np.ndarray, steps: int, guidance: float | None
+) -> Iterator[ReverseStep]:
+    """A chain of Langevin dynamics for each image, towards its label if it has one (not -1)."""
+    if not isinstance(model.net, StillEnergy) or not model.draws:
+        raise ModelError(
+            "This model is a classifier (objective.kind = classifier): it was not trained to draw."
+        )
+    if steps < 1:
+        raise ConfigError(f"The number of sampling steps must be at least 1; got {steps}.")
+    generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
+    start = torch.stack([uniform(model.codec.shape, generator) for generator in generators])
+    sgld = model.config.objective.sgld
+    chain = langevin(
+        model.net,
+        start.to(model.device),
+        generators,
+        steps=steps,
+        step_size=sgld.step_size,
+        noise=sgld.noise,
+        labels=torch.as_tensor(labels, device=model.device),
+        guidance=model.config.sample.guidance if guidance is None else guidance,
+    )
+    for index, x in enumerate(chain):
+        yield ReverseStep(index, steps, 0, x, x)
 
 
 def first_step(model: Model, sampler: str, steps: int) -> int:

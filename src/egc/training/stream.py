@@ -22,7 +22,7 @@ from egc.codec import Codec
 from egc.config import AugmentConfig, Config
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet
-from egc.objectives.egc import Batch
+from egc.objectives.base import Batch
 
 CLEAN_SEED = 1_000_003
 """added to the seed for the order of a clean stream that has images of its own"""
@@ -46,6 +46,7 @@ class Prepared(NamedTuple):
     clean: Tensor | None
     clean_labels: Tensor | None
     cond: Tensor | None
+    seeds: Tensor
 
 
 class BatchStream:
@@ -98,6 +99,7 @@ class BatchStream:
             clean=clean,
             clean_labels=None if ready.clean_labels is None else self._moved(ready.clean_labels),
             cond=None if ready.cond is None else self._moved(ready.cond),
+            seeds=ready.seeds,
         )
 
     def _prepared(self, step: int) -> Prepared:
@@ -131,7 +133,8 @@ class BatchStream:
             withheld = torch.rand(len(images), generator=generator)
             withheld = (withheld < self.config.objective.label_dropout) | (labels < 0)
             cond = torch.where(withheld, self.no_label, labels)
-        return Prepared(images, labels, t, eps, clean, clean_labels, cond)
+        seeds = torch.randint(1 << 62, (len(images),), generator=generator)
+        return Prepared(images, labels, t, eps, clean, clean_labels, cond, seeds)
 
     def _moved(self, part: Tensor) -> Tensor:
         if self.device.type == "cuda":

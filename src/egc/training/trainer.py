@@ -24,7 +24,8 @@ from egc.energy import EnergyModel
 from egc.errors import ConfigError, TrainingError
 from egc.model import Model
 from egc.nn.backbone import Backbone
-from egc.objectives.egc import Batch, EGCObjective
+from egc.objectives.base import Batch
+from egc.objectives.kinds import make_objective
 from egc.processes import process_count, runs_on_cpu
 from egc.progress import progress_line
 from egc.training.allocator import keep_freed_memory
@@ -73,15 +74,14 @@ class Trainer:
             clean_data=clean_data,
             no_label=self.net.no_label if self.net.label_conditioned else None,
         )
-        if model.config.objective.gradient == "auto":
+        if model.config.objective.gradient == "auto" and "egc" in model.config.objective.kind:
             chosen = choose_gradient(model, self.stream)
             model.config = model.config.replace(objective={"gradient": chosen})
         self.ema = EMA(self.net, self.config.ema)
         _prepare_network(self.net, model.config)
-        self.plan = EGCObjective(self.net, model.diffusion, model.config.objective).plan
+        self.planner = make_objective(model)  # plans outside of whatever wraps the other
         self.objective, self.optimizer = self.accelerator.prepare(
-            EGCObjective(self.net, model.diffusion, model.config.objective),
-            torch.optim.Adam(self.net.parameters(), lr=self.config.lr),
+            make_objective(model), _optimizer(self.net, self.config)
         )
         self.step = 0
         self.skipped = 0
@@ -141,7 +141,7 @@ class Trainer:
         terms: defaultdict[str, Any] = defaultdict(float)
         pieces = batch.split(self.config.accumulate)
         for piece in pieces:
-            passes = self.plan(piece, share=len(piece.x0) / len(batch.x0))
+            passes = self.planner.plan(piece, share=len(piece.x0) / len(batch.x0))
             for part in passes:
                 last = piece is pieces[-1] and part is passes[-1]
                 alone = nullcontext() if last else self.accelerator.no_sync(self.objective)
@@ -190,8 +190,9 @@ class Trainer:
             self.accelerator.log(numbers, step=self.step)
 
     def _save(self) -> None:
+        memory = {name: self.accelerator.gather(w) for name, w in self.planner.memory.items()}
         if self.accelerator.is_main_process:
-            tensors = pack_state(self.net, self.ema.net, self.optimizer)
+            tensors = pack_state(self.net, self.ema.net, self.optimizer, memory)
             checkpoint = Checkpoint(self.step, tensors, self.quality)
             save_checkpoint(self.run.checkpoints, checkpoint, keep=self.config.keep)
         self.quality = None  # belongs to this step alone
@@ -201,7 +202,12 @@ class Trainer:
         found = newest_checkpoint(self.run.checkpoints)
         if found is not None:
             self.step = found.step
-            unpack_state(found.tensors, self.net, self.ema.net, self.optimizer)
+            memory = unpack_state(found.tensors, self.net, self.ema.net, self.optimizer)
+            rank, count = self.accelerator.process_index, self.accelerator.num_processes
+            self.planner.memory = {
+                name: w.chunk(count)[rank].to(self.accelerator.device).clone()
+                for name, w in memory.items()
+            }
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             self.run.start(config)
@@ -211,10 +217,12 @@ class Trainer:
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Linear warm-up, then constant or falling to zero along half a cosine."""
+    """Linear warm-up, then constant, falling to zero along half a cosine, or falling in drops."""
     lr = config.lr
     if config.lr_decay == "cosine":
         lr *= 0.5 * (1 + math.cos(math.pi * step / config.steps))
+    elif config.lr_decay == "drops":
+        lr *= config.lr_drop ** sum(step >= share * config.steps for share in config.lr_drops)
     return lr * min(1.0, (step + 1) / (config.warmup + 1))
 
 
@@ -232,6 +240,13 @@ def check_machine(config: TrainConfig) -> None:
             f"train.batch_size = {config.batch_size} must divide evenly into "
             f"{process_count()} processes x train.accumulate = {config.accumulate}."
         )
+
+
+def _optimizer(net: EnergyModel, config: TrainConfig) -> torch.optim.Optimizer:
+    lr, decay = config.lr, config.weight_decay
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(net.parameters(), lr, 0.9, nesterov=True, weight_decay=decay)
+    return torch.optim.Adam(net.parameters(), lr, weight_decay=decay)
 
 
 def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
@@ -254,6 +269,12 @@ def _prepare_network(net: EnergyModel, config: Config) -> None:
 
 
 def _note(record: Mapping[str, float]) -> str:
-    terms = {"loss": "loss", "score": "score", "class_noisy": "noisy", "class_clean": "clean"}
+    terms = {
+        "loss": "loss",
+        "score": "score",
+        "class_noisy": "noisy",
+        "class_clean": "clean",
+        "density_gap": "gap",
+    }
     shown = [f"{word} {record[name]:.3f}" for name, word in terms.items() if record.get(name)]
     return "  ".join([*shown, f"{record['images_per_second']:.0f} images/s"])

@@ -1,0 +1,96 @@
+"""What all objectives share: a batch goes in, and passes with a loss each come out.
+
+An objective is a module around the network. `plan` turns a batch into passes and may do whatever
+needs no wrapper; `forward` gives the loss of one pass, so that wrappers such as DDP and FSDP see
+an ordinary forward pass followed by an ordinary backward pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from egc.config import ObjectiveConfig
+from egc.diffusion import Diffusion
+from egc.energy import EnergyModel
+
+
+class Batch(NamedTuple):
+    """What one training step sees, in model space. The loss is a function of it."""
+
+    x0: Tensor
+    """images of the noised stream; (B, C, H, W)"""
+    labels: Tensor
+    """class indices, -1 where unknown; (B,)"""
+    t: Tensor
+    """noise levels; (B,)"""
+    eps: Tensor
+    """noise; (B, C, H, W)"""
+    clean: Tensor | None = None
+    """images of the clean stream"""
+    clean_labels: Tensor | None = None
+    """their labels, where they are other images; (B,)"""
+    cond: Tensor | None = None
+    """what a label-conditioned network is told: the label, or the index of "no label"; (B,)"""
+    seeds: Tensor | None = None
+    """seeds for whatever else an objective draws; (B,)"""
+
+    def split(self, parts: int) -> list[Batch]:
+        """The batch in `parts` pieces, for accumulating gradients."""
+        pieces = [[None] * parts if column is None else column.chunk(parts) for column in self]
+        return [Batch(*piece) for piece in zip(*pieces, strict=True)]
+
+    def to_classify(self) -> tuple[Tensor, Tensor]:
+        """The images that a plain classifier learns from, and their labels."""
+        if self.clean is None:
+            return self.x0, self.labels
+        return self.clean, self.labels if self.clean_labels is None else self.clean_labels
+
+
+class Terms(NamedTuple):
+    """A loss and its parts, the parts detached. The terms of the passes of a step add up."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, loss: Tensor, **parts: Tensor) -> Terms:
+        return cls(loss, {name: part.detach() for name, part in {"loss": loss, **parts}.items()})
+
+
+class Objective(nn.Module):
+    """What is minimised."""
+
+    def __init__(self, net: EnergyModel, diffusion: Diffusion, config: ObjectiveConfig):
+        super().__init__()
+        self.net = net
+        self.diffusion = diffusion
+        self.config = config
+        self.memory: dict[str, Tensor] = {}
+        """what plans remember from step to step besides the weights; the main process saves it,
+        and of several processes each has its share of the rows"""
+
+    @property
+    def passes(self) -> float:
+        """The cost of training on one image, in forward passes (a backward pass is two)."""
+        raise NotImplementedError
+
+    def plan(self, batch: Batch, share: float = 1.0) -> list[Any]:
+        """The passes of a batch, which is this share of all images of the step."""
+        raise NotImplementedError
+
+    def forward(self, part: Any) -> Terms:
+        """The loss of one pass."""
+        raise NotImplementedError
+
+    def cross_entropies(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """One for each image, 0 where the label is unknown; (B,)."""
+        return torch.nn.functional.cross_entropy(
+            logits,
+            labels,
+            reduction="none",
+            ignore_index=-1,
+            label_smoothing=self.config.label_smoothing,
+        )
