@@ -9,7 +9,7 @@ image, a multiply-add counting two; a training step and a sampling step are mult
 
 from __future__ import annotations
 
-from egc.config import Config, list_presets
+from egc.config import UNLABELLED, Config, list_presets
 from egc.model import Model
 
 # Side and channels of the images, and number of classes, of the data that a preset names.
@@ -26,7 +26,8 @@ def on_meta(name: str) -> Model:
         "image_size": config.data.image_size or side,
         "channels": config.data.channels or channels,
     }
-    classes = CLASSES.get(config.data.source, 10) if config.data.labels else 0
+    labels = config.data.labels and config.objective.kind not in UNLABELLED
+    classes = CLASSES.get(config.data.source, 10) if labels else 0
     return Model.build(config.replace(data=data), [str(i) for i in range(classes)], device="meta")
 
 

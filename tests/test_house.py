@@ -25,6 +25,7 @@ ORDER = [
     ["evaluation"],
     ["report"],
     ["api"],
+    ["comparison"],
     ["verbs"],
     ["cli"],
     ["__init__", "__main__"],

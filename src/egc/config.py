@@ -262,7 +262,7 @@ class Config:
     @classmethod
     def load(cls, source: str | Path) -> Config:
         """A preset's name or a TOML file."""
-        return cls.from_dict(_read(source))
+        return cls.from_dict(read_tree(source))
 
     def with_settings(self, settings: Iterable[str]) -> Config:
         """A copy with `section.key=value` settings applied."""
@@ -341,7 +341,7 @@ def list_presets() -> list[str]:
     return sorted(item.name.removesuffix(".toml") for item in found if item.name.endswith(".toml"))
 
 
-def _read(source: str | Path) -> dict[str, Any]:
+def read_tree(source: str | Path) -> dict[str, Any]:
     """The tree of a preset or a file, merged over the preset it starts from."""
     name = str(source)
     if name in list_presets():
@@ -360,4 +360,4 @@ def _read(source: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}.") from None
     base = tree.pop("preset", None)
-    return tree if base is None else merge(_read(base), tree)
+    return tree if base is None else merge(read_tree(base), tree)
