@@ -19,6 +19,7 @@ from egc.data.images import open_image
 from egc.energy import EnergyModel
 from egc.errors import DataError
 from egc.evaluation.classification import evaluate_classification
+from egc.evaluation.novelty import LEAST, novelty_threshold
 from egc.grid import image_grid
 from egc.model import Model
 from egc.preparation import open_clean, prepare
@@ -35,6 +36,7 @@ from egc.tasks.features import evidence
 from egc.tasks.inpaint import SHAPES, check_mask, inpaint, make_mask
 from egc.tasks.interpolate import Interpolation, interpolate
 from egc.tasks.landscape import Along, Plane, landscape
+from egc.tasks.novelty import is_novel
 from egc.tasks.sample import Samples, sample
 from egc.tasks.sweep import Sweep, sweep_guidance
 from egc.tasks.watch import Watched, watch
@@ -178,6 +180,10 @@ class EGC(Model):
         """Where in each image each class is seen; (N, classes, h, w)."""
         return evidence(self, self._read(images))
 
+    def is_novel(self, images: Any) -> np.ndarray:
+        """Whether each image is stranger than 95 % of the validation images were; (N,)."""
+        return is_novel(self, self._read(images))[0]
+
     def landscape(self, images: Any, seed: int = 0) -> tuple[Along, list[Plane]]:
         """The density around images along growing noise, and over planes of two noises."""
         return landscape(self, self._read(images), seed)
@@ -255,6 +261,8 @@ class EGC(Model):
                 "test_images": len(splits.test),
                 "median_energy": report.energies,
             }
+            if len(splits.validation) >= LEAST and not config.data.streaming:
+                model.facts["novelty"] = novelty_threshold(model, splits.validation)
             if is_main():
                 model.save(place.model)
                 if report.drawn is not None:

@@ -3,7 +3,16 @@
 Each imports what it needs when it runs, so that `egc --help` answers at once.
 """
 
-from egc.verbs import changing, exploring, listing, preparing, training, using
+from egc.verbs import (
+    attacking,
+    changing,
+    evaluating,
+    exploring,
+    listing,
+    preparing,
+    training,
+    using,
+)
 from egc.verbs.base import Result, Verb
 
 VERBS: list[Verb] = [
@@ -11,6 +20,8 @@ VERBS: list[Verb] = [
     *using.VERBS,
     *changing.VERBS,
     *exploring.VERBS,
+    *evaluating.VERBS,
+    *attacking.VERBS,
     *preparing.VERBS,
     *listing.VERBS,
 ]

@@ -97,36 +97,55 @@ def _classify_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     parser.add_argument("images", nargs="+", metavar="IMAGE", help="image files or directories")
     parser.add_argument("--top", type=int, default=1, metavar="K", help="classes to show (1)")
+    parser.add_argument(
+        "--flag-novel",
+        action="store_true",
+        help="say which images are stranger than 95 %% of those the model was checked with",
+    )
 
 
 def _classify(args: argparse.Namespace) -> Result:
     from egc.api import load
-    from egc.data.images import image_files
+    from egc.data.images import image_files, read_images
     from egc.errors import ConfigError
+    from egc.tasks.novelty import is_novel, stored_threshold
 
     if args.top < 1:
         raise ConfigError(f"--top must be at least 1; got {args.top}.")
     model = load(args.model)
+    threshold = stored_threshold(model)["threshold"] if args.flag_novel else 0
     paths = []
     for path in map(Path, args.images):
         paths += image_files(path) if path.is_dir() else [path]
-    probabilities = model.predict_proba(paths)
-    energies = model.energy(paths)
+    images = read_images(paths, model.codec.image_size, model.codec.channels)
+    probabilities = model.predict_proba(images)
+    energies = model.energy(images)
     rows: list[dict[str, Any]] = []
     for path, row, energy in zip(paths, probabilities, energies, strict=True):
         best = row.argsort()[::-1][: args.top]
         classes = [{"class": model.classes[i], "probability": float(row[i])} for i in best]
         rows.append({"image": str(path), "classes": classes, "energy": float(energy)})
+    if args.flag_novel:
+        for row, novel, score in zip(rows, *is_novel(model, images), strict=True):
+            row |= {"novel": bool(novel), "novelty": float(score)}
     lines = [
         f"{row['image']}\t"
         + "  ".join(f"{c['class']} {c['probability']:.1%}" for c in row["classes"])
         + f"\tenergy {row['energy']:.1f}"
+        + (_familiarity(row, threshold) if args.flag_novel else "")
         for row in rows
     ]
     first = rows[0]["classes"][0]["class"]
-    return Result(
-        {"images": rows}, "\n".join(lines), f"egc sample {args.model} --label {first} --count 9"
-    )
+    data: dict[str, Any] = {"images": rows}
+    if args.flag_novel:
+        data["novelty_threshold"] = threshold
+    return Result(data, "\n".join(lines), f"egc sample {args.model} --label {first} --count 9")
+
+
+def _familiarity(row: dict[str, Any], threshold: float) -> str:
+    if row["novel"]:
+        return f"\tNOVEL (score {row['novelty']:.1f} above {threshold:.1f})"
+    return f"\tfamiliar (score {row['novelty']:.1f} of {threshold:.1f})"
 
 
 VERBS = [
@@ -145,7 +164,11 @@ VERBS = [
     Verb(
         "classify",
         "name what is in images",
-        ["egc classify digits seven.png", "egc classify runs/mine photos/ --top 3 --json"],
+        [
+            "egc classify digits seven.png",
+            "egc classify runs/mine photos/ --top 3 --json",
+            "egc classify runs/mine photos/ --flag-novel",
+        ],
         _classify_arguments,
         _classify,
     ),

@@ -1,0 +1,273 @@
+"""Attacks: the image near a given one that a model names wrongly.
+
+    maximise  -log p(y|x')   over   |x' - x| <= epsilon,  x' in [0, 1]^d
+
+in pixels of 0..1, as floats (rounding to 8 bits is left out, as is the custom), in the maximum
+norm `linf` or the Euclidean norm `l2`. `fgsm` takes one step along the gradient (Goodfellow et al.
+2015), `pgd` many small ones from random points of the ball (Madry et al. 2018), `random_search`
+none: it is the control that shows whether gradients lead anywhere.
+
+Where the answer is random, gradients and answers are means over draws (expectation over
+transformation, Athalye et al. 2018). An attack gives pixels; whether they fool the model is judged
+afterwards, by asking it again with other draws (`judge`). Every image has a seed of its own, so
+the batch does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egc.errors import ConfigError, suggest
+
+NORMS = ("linf", "l2")
+START, NOISE, SEARCH, JUDGE = range(4)
+"""what a random number is for: streams that share nothing"""
+
+
+class Asked(Protocol):
+    """What is attacked, such as a `Predictor`."""
+
+    @property
+    def is_random(self) -> bool: ...
+
+    def __call__(self, pixels: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Pixels (B, C, H, W) in 0..1 and a seed for each -> log p(y|x), (B, classes)."""
+        ...
+
+
+class Ball(NamedTuple):
+    """All images within `epsilon` of an image."""
+
+    norm: str
+    epsilon: float
+
+    def checked(self) -> Ball:
+        if self.norm not in NORMS:
+            raise ConfigError(f"There is no norm {self.norm!r}. {suggest(self.norm, NORMS)}")
+        if not self.epsilon > 0:
+            raise ConfigError(f"epsilon must be above 0; got {self.epsilon:g}.")
+        return self
+
+    def project(self, moved: Tensor, pixels: Tensor) -> Tensor:
+        """The image of the ball and of the range of pixels that `moved` goes back to."""
+        change = moved - pixels
+        if self.norm == "linf":
+            change = change.clamp(-self.epsilon, self.epsilon)
+        else:
+            change = change * (self.epsilon / _length(change).clamp(min=self.epsilon))
+        # Clipping to 0..1 only brings it nearer to `pixels`, so it stays in the ball.
+        return (pixels + change).clamp(0, 1)
+
+    def steepest(self, gradient: Tensor) -> Tensor:
+        """The direction of length 1 in this norm along which the loss grows the most."""
+        if self.norm == "linf":
+            return gradient.sign()
+        # Where a model is sure, gradients are so small that their squares would vanish.
+        largest = gradient.flatten(1).abs().amax(dim=1).clamp(min=torch.finfo().tiny)
+        gradient = gradient / largest[:, None, None, None]
+        return gradient / _length(gradient).clamp(min=torch.finfo().tiny)
+
+    def random(self, pixels: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+        """A point of the ball an image, each as likely as any other, clipped to 0..1."""
+        if self.norm == "linf":
+            change = 2 * _drawn(torch.rand, generators, pixels) - 1
+        else:
+            change = self.steepest(_drawn(torch.randn, generators, pixels))
+            radius = torch.stack([torch.rand(1, generator=g) for g in generators]).to(pixels)
+            change = change * radius[..., None, None] ** (1 / pixels[0].numel())
+        return self.project(pixels + self.epsilon * change, pixels)
+
+
+def fgsm(
+    asked: Asked,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    draws: int = 1,
+    seeds: Sequence[int],
+) -> Tensor:
+    """One step of the whole length."""
+    ball = Ball(norm, epsilon).checked()
+    way = ascent(asked, pixels, labels, ball, steps=1, size=epsilon, draws=draws, seeds=seeds)
+    *_, (end, _) = way
+    return end
+
+
+def pgd(
+    asked: Asked,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    steps: int = 20,
+    size: float | None = None,
+    restarts: int = 1,
+    draws: int = 1,
+    seeds: Sequence[int],
+) -> Tensor:
+    """Many steps, back into the ball after each; the worst image of the whole way is kept.
+
+    Args:
+        size: of a step; 2.5 epsilon / steps if not given.
+        restarts: runs from random points of the ball; 0: one run from the image itself.
+        draws: of noise a step, where the answer is random.
+        seeds: one an image.
+    """
+    ball = Ball(norm, epsilon).checked()
+    check_effort(steps, restarts, draws)
+    size = 2.5 * epsilon / steps if size is None else size
+    found = _Found(asked, pixels, labels)
+    for restart in range(max(1, restarts)):
+        rows = found.standing()
+        if not len(rows):
+            break
+        x, mine = pixels[rows], mixed([seeds[i] for i in rows.tolist()], restart)
+        start = ball.random(x, _generators(mine, START)) if restarts else x
+        options: Any = {"steps": steps, "size": size, "draws": draws, "seeds": mine}
+        for moved, log_p in ascent(asked, x, labels[rows], ball, start=start, **options):
+            found.keep(rows, moved, log_p)
+    return found.pixels
+
+
+def ascent(
+    asked: Asked,
+    pixels: Tensor,
+    labels: Tensor,
+    ball: Ball,
+    *,
+    steps: int,
+    size: float,
+    draws: int = 1,
+    seeds: Sequence[int],
+    start: Tensor | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Climb -log p(y|x) inside the ball, yielding every image on the way and its log p(y|x).
+
+    The first is the start, so there is one more than steps.
+    """
+    moved = pixels if start is None else start
+    for step in range(steps + 1):
+        moved = moved.detach().requires_grad_(step < steps)
+        gradient, answers = torch.zeros_like(pixels), []
+        with torch.set_grad_enabled(step < steps):
+            for draw in _draws(asked, draws, seeds, NOISE, step):
+                log_p = asked(moved, draw)
+                answers.append(log_p.detach())
+                if step < steps:
+                    loss = -log_p.gather(1, labels[:, None]).sum()
+                    gradient += torch.autograd.grad(loss, moved)[0]
+        moved = moved.detach()
+        yield moved, torch.stack(answers).mean(dim=0)
+        moved = ball.project(moved + size * ball.steepest(gradient), pixels)
+
+
+def random_search(
+    asked: Asked,
+    pixels: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    queries: int = 100,
+    draws: int = 1,
+    seeds: Sequence[int],
+) -> Tensor:
+    """Change some pixels at random and keep what is worse for the model; no gradients.
+
+    The share of pixels that a try changes falls from all to few. All tries of an image meet the
+    same draws of noise, so that they can be compared.
+    """
+    ball = Ball(norm, epsilon).checked()
+    if queries < 1:
+        raise ConfigError(f"A random search needs at least 1 query; got {queries}.")
+    found = _Found(asked, pixels, labels)
+    for query in range(queries):
+        rows = found.standing()
+        if not len(rows):
+            break
+        mine = [seeds[i] for i in rows.tolist()]
+        generators = _generators(mine, SEARCH, query)
+        x, best = pixels[rows], found.pixels[rows]
+        changed = _drawn(torch.rand, generators, x) < (1 + query) ** -0.5
+        kick = _drawn(torch.randn, generators, x)
+        if norm == "linf":
+            moved = torch.where(changed, x + epsilon * kick.sign(), best)
+        else:
+            moved = best + epsilon * ball.steepest(kick * changed)
+        moved = ball.project(moved, x)
+        with torch.no_grad():
+            answers = [asked(moved, draw) for draw in _draws(asked, draws, mine, NOISE)]
+        found.keep(rows, moved, torch.stack(answers).mean(dim=0))
+    return found.pixels
+
+
+def check_effort(steps: int, restarts: int, draws: int) -> None:
+    if steps < 1 or restarts < 0 or draws < 1:
+        raise ConfigError(
+            "An attack needs steps >= 1, restarts >= 0 and draws >= 1; "
+            f"got {steps}, {restarts} and {draws}."
+        )
+
+
+def judge(asked: Asked, pixels: Tensor, seeds: Sequence[int]) -> Tensor:
+    """The class that each image is taken for, with draws of noise that no attack has seen."""
+    with torch.no_grad():
+        return asked(pixels, mixed(seeds, JUDGE)).argmax(dim=1)
+
+
+def mixed(seeds: Sequence[int], *stream: int) -> list[int]:
+    """Another seed an image for each purpose, unlike those of its neighbours."""
+    states = (np.random.SeedSequence((int(s), *stream)).generate_state(1) for s in seeds)
+    return [int(state[0]) for state in states]
+
+
+def _draws(asked: Asked, draws: int, seeds: Sequence[int], *stream: int) -> list[list[int]]:
+    """Seeds for each draw of noise; a fixed answer needs one draw."""
+    count = draws if asked.is_random else 1
+    return [mixed(seeds, *stream, draw) for draw in range(count)]
+
+
+class _Found:
+    """The worst image so far of each, by the lead of the best wrong class."""
+
+    def __init__(self, asked: Asked, pixels: Tensor, labels: Tensor):
+        self.is_random, self.labels = asked.is_random, labels
+        self.pixels = pixels.clone()
+        self.lead = torch.full((len(pixels),), -torch.inf, device=pixels.device)
+
+    def standing(self) -> Tensor:
+        """Positions of images still to be attacked: all of them, if answers are random."""
+        if self.is_random:
+            return torch.arange(len(self.lead), device=self.lead.device)
+        return torch.nonzero(self.lead <= 0)[:, 0]
+
+    def keep(self, rows: Tensor, moved: Tensor, log_p: Tensor) -> None:
+        """Take over the images that are worse than what was found before."""
+        own = self.labels[rows, None]
+        others = log_p.scatter(1, own, -torch.inf).amax(dim=1)
+        lead = others - log_p.gather(1, own)[:, 0]
+        better = lead > self.lead[rows]
+        self.pixels[rows[better]] = moved[better]
+        self.lead[rows[better]] = lead[better]
+
+
+def _generators(seeds: Sequence[int], *stream: int) -> list[torch.Generator]:
+    return [torch.Generator().manual_seed(seed) for seed in mixed(seeds, *stream)]
+
+
+def _drawn(kind: Any, generators: Sequence[torch.Generator], like: Tensor) -> Tensor:
+    """Random numbers of each image's own generator, in the shape of `like`."""
+    return torch.stack([kind(like.shape[1:], generator=g) for g in generators]).to(like)
+
+
+def _length(change: Tensor) -> Tensor:
+    """The Euclidean norm of each image, (B, 1, 1, 1)."""
+    return change.flatten(1).norm(dim=1)[:, None, None, None]

@@ -1,0 +1,193 @@
+"""How strange an image is to a model: scores that are higher for stranger images.
+
+    energy      -f(x) at t = 0
+    softmax     1 - the largest p(y|x)
+    gradient    the length of grad_x f(x) at t = 0: how far from a place of rest
+    curve       how unusual the energies of x at several t are, all together
+    denoising   mean (eps - eps_hat)^2 of x_t, over several t
+
+Energy alone has a blind side: a plain image may be more probable than any training image, and
+still be none. `curve` looks to both sides. Its vector is f(x, t) / sigma_t, a log-density at each
+t, of the image itself (no noise is added); familiar images give the mean for each class and a
+covariance for all. The score is the Mahalanobis distance to the mean of the class that the model
+takes the image for, since some classes are richer in detail than others, and have more energy.
+
+A score is a function of the image alone: the noise of `denoising` is the same for all images.
+A model offers those that its network can give (`offered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from egc.errors import ModelError, suggest
+from egc.model import Model
+
+SCORES = ("energy", "softmax", "gradient", "curve", "denoising")
+FLAGGING = ("curve", "energy", "denoising")
+"""what images are flagged by: the first of them that a model offers"""
+STILL = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""noise levels of `curve`, as shares of T; beyond, all images look the same"""
+NOISED = STILL[1:]
+"""noise levels of `denoising`"""
+PRIOR = 1
+"""images that the mean of all, and independence of the levels, count as in a fit"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The energies that familiar images have at several noise levels."""
+
+    means: np.ndarray
+    """of each class, in one row for models without; (C, levels)"""
+    covariance: np.ndarray
+    """around them; (levels, levels)"""
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray, classes: np.ndarray, count: int) -> Curve:
+        """Vectors (N, levels) of familiar images, and which of `count` classes each is in."""
+        sums = np.zeros((count, vectors.shape[1]))
+        np.add.at(sums, classes, vectors)
+        sizes = np.bincount(classes, minlength=count)[:, None]
+        means = (sums + PRIOR * vectors.mean(axis=0)) / (sizes + PRIOR)
+        apart = vectors - means[classes]
+        covariance = apart.T @ apart / len(vectors)
+        own = np.diag(np.diag(covariance))
+        weight = PRIOR / (len(vectors) + PRIOR)
+        return cls(means, (1 - weight) * covariance + weight * own)
+
+    def distance(self, vectors: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """How far vectors (N, levels) of images in these classes are from what is usual; (N,)."""
+        apart = vectors - self.means[classes]
+        precision = np.linalg.pinv(self.covariance, hermitian=True)
+        return np.sqrt(np.einsum("ni,ij,nj->n", apart, precision, apart).clip(min=0))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"means": self.means.tolist(), "covariance": self.covariance.tolist()}
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Curve:
+        return cls(np.asarray(tree["means"]), np.asarray(tree["covariance"]))
+
+
+def offered(model: Model) -> tuple[str, ...]:
+    """The scores that this kind of network can give."""
+    names = {"gradient"}
+    if model.has_energy:
+        names |= {"energy", "softmax"} if model.classes else {"energy"}
+    if model.denoises:
+        names |= {"denoising", "curve"} if model.has_energy else {"denoising"}
+    return tuple(name for name in SCORES if name in names)
+
+
+def flagging_score(model: Model) -> str:
+    """The score that images are flagged by."""
+    return next(name for name in FLAGGING if name in offered(model))
+
+
+def novelty_scores(
+    model: Model,
+    images: np.ndarray,
+    name: str,
+    curve: Curve | None = None,
+    batch_size: int = 100,
+) -> np.ndarray:
+    """uint8 (N, H, W, C) -> one score of `SCORES` for each image, (N,); `curve` needs a fit."""
+    if name not in offered(model):
+        raise ModelError(
+            f"This model has no novelty score {name!r}. {suggest(name, offered(model))}"
+        )
+    if name == "curve":
+        if curve is None:
+            raise ModelError("The score 'curve' needs the curve of familiar images, fitted first.")
+        return curve.distance(*curve_vectors(model, images, batch_size))
+    of_batch = {
+        "energy": lambda x: -_forward(model, x, 0).log_density,
+        "softmax": lambda x: 1 - _forward(model, x, 0).logits.softmax(dim=1).amax(dim=1),
+        "gradient": lambda x: model.net.score(x, 0).flatten(1).norm(dim=1),
+        "denoising": lambda x: _denoising_error(model, x),
+    }[name]
+    return _batched(model, images, of_batch, batch_size)
+
+
+def curve_vectors(
+    model: Model, images: np.ndarray, batch_size: int = 100
+) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 (N, H, W, C) -> f(x, t) / sigma_t, (N, levels), and the classes predicted, (N,)."""
+    times = _times(model, STILL)
+
+    def of_batch(x: Tensor) -> Tensor:
+        joints = [_forward(model, x, t) for t in times]
+        energies = [
+            joint.log_density.double() / model.diffusion.sigmas[t].to(x.device)
+            for joint, t in zip(joints, times, strict=True)
+        ]
+        named = joints[0].logits.argmax(dim=1) if model.classes else torch.zeros_like(energies[0])
+        return torch.stack([*energies, named.double()], dim=1)
+
+    table = _batched(model, images, of_batch, batch_size)
+    return table[:, :-1], table[:, -1].astype(int)
+
+
+def is_novel(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 (N, H, W, C) -> whether each image is stranger than 95 % of those the model was
+    checked with, (N,), and its score, (N,)."""
+    stored = stored_threshold(model)
+    curve = Curve.from_dict(stored) if stored["score"] == "curve" else None
+    scores = novelty_scores(model, images, stored["score"], curve)
+    return scores > stored["threshold"], scores
+
+
+def stored_threshold(model: Model) -> dict[str, Any]:
+    """What is kept with the model: the score, its threshold and what it is computed with."""
+    stored = model.facts.get("novelty")
+    if stored is None:
+        raise ModelError(
+            "This model has no novelty threshold stored with it; "
+            "run `egc evaluate MODEL --metrics novelty --store`."
+        )
+    needed = {"score", "threshold"}
+    if isinstance(stored, Mapping) and stored.get("score") == "curve":
+        needed |= {"means", "covariance"}
+    if not isinstance(stored, Mapping) or not needed <= stored.keys():
+        raise ModelError(
+            "The novelty threshold stored with this model is incomplete; "
+            "run `egc evaluate MODEL --metrics novelty --store` again."
+        )
+    return dict(stored)
+
+
+def _forward(model: Model, x: Tensor, t: int) -> Any:
+    with torch.no_grad():
+        return model.net(x, t)
+
+
+def _denoising_error(model: Model, x: Tensor) -> Tensor:
+    total = torch.zeros(len(x), device=x.device)
+    times = _times(model, NOISED)
+    for t in times:
+        generator = torch.Generator().manual_seed(t)
+        noise = torch.randn(x.shape[1:], generator=generator).to(x).expand_as(x)
+        missed = model.net.eps(model.diffusion.noise(x, t, noise), t) - noise
+        total += missed.square().flatten(1).mean(dim=1) / len(times)
+    return total
+
+
+def _times(model: Model, shares: tuple[float, ...]) -> list[int]:
+    return sorted({round(share * (model.diffusion.steps - 1)) for share in shares})
+
+
+def _batched(
+    model: Model, images: np.ndarray, of_batch: Callable[[Tensor], Tensor], batch_size: int
+) -> np.ndarray:
+    parts = []
+    for start in range(0, len(images), batch_size):
+        x = model.codec.encode(images[start : start + batch_size]).to(model.device)
+        parts.append(of_batch(x).detach().cpu())
+    return torch.cat(parts).double().numpy()

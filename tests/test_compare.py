@@ -1,0 +1,207 @@
+"""`egc compare`: equal budgets, one table, and no work done twice."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from egc import comparison
+from egc.cli import main
+from egc.comparison import compare, list_comparisons, read_comparison, steps_for
+from egc.config import Config
+from egc.errors import ConfigError
+from egc.report.comparison import comparison_table, scatter_figure
+
+ROOT = Path(__file__).parents[1]
+
+TINY = """
+title = "Tiny"
+budget = 0.002
+
+[evaluate]
+samples = 20
+features = "judge"
+attacked = 10
+attack_steps = 2
+others = ["noise"]
+novel = 30
+
+[[entry]]
+name = "EGC"
+preset = "digits"
+network = { channels = 8, head_width = 8, groups = 4 }
+train = { batch_size = 4, warmup = 0, checkpoint_every = 1 }
+sample = { steps = 2 }
+
+[[entry]]
+name = "EGC, unguided"
+of = "EGC"
+sample = { guidance = 0.0 }
+
+[[entry]]
+name = "classifier"
+preset = "digits"
+network = { channels = 8, head_width = 8, groups = 4 }
+objective = { kind = "classifier" }
+train = { batch_size = 4, warmup = 0, checkpoint_every = 1 }
+
+[[entry]]
+name = "DDPM"
+preset = "digits"
+network = { channels = 8, head_width = 8, groups = 4 }
+objective = { kind = "ddpm" }
+train = { batch_size = 4, warmup = 0, checkpoint_every = 1 }
+sample = { steps = 2 }
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick_judge(monkeypatch, tmp_path_factory):
+    """A judge of a few steps, kept where all tests of this file find it."""
+    monkeypatch.setenv("EGC_DATA", str(tmp_path_factory.getbasetemp() / "judged"))
+
+
+@pytest.fixture
+def tiny_file(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def test_shipped_comparisons_can_be_read_and_are_in_equal_shares():
+    assert list_comparisons() == ["ablation-digits", "hybrids-cifar10", "hybrids-fashion"]
+    ablation = read_comparison("ablation-digits")
+    assert [entry.of == entry.name for entry in ablation.entries] == [True, True, False, True]
+    assert ablation.entries[1].config.train.steps == 700
+    assert ablation.entries[2].config.sample.guidance == 5
+
+
+def test_budgets_are_equal_in_compute(tiny_file):
+    """A DDPM image costs 3 passes, an EGC one 11: it gets that many more steps."""
+    config = Config.load("digits")
+    rival = config.replace(objective={"kind": "ddpm"})
+    assert steps_for(rival, 50) / steps_for(config, 50) == pytest.approx(11 / 3, rel=0.03)
+    assert steps_for(config, 100) == pytest.approx(2 * steps_for(config, 50), abs=1)
+
+
+def test_a_comparison_measures_all_and_resumes(tiny_file, tmp_path, monkeypatch, capsys):
+    found = read_comparison(tiny_file)
+    rows = {row["name"]: row for row in compare(found, tmp_path / "out", progress=False)}
+    egc_row, free, classifier, ddpm = rows.values()
+    assert egc_row["accuracy"] == free["accuracy"]  # the same weights
+    assert egc_row["judge_frechet"] != free["judge_frechet"]
+    assert classifier["judge_frechet"] is None
+    assert ddpm["accuracy"] is None
+    assert ddpm["robust"] is None
+    assert 0 <= egc_row["robust"] <= 1
+    assert 0 <= ddpm["auroc"] <= 1
+    assert all(row["seconds"] > 0 for row in rows.values())
+
+    # Nothing is trained or measured a second time.
+    def refuse(*args, **kwargs):
+        raise AssertionError("done already")
+
+    for name in ("evaluate", "_Stepper"):
+        monkeypatch.setattr(comparison, name, refuse)
+    monkeypatch.setattr(comparison.EGC, "fit", refuse)
+    assert main(["compare", str(tiny_file), "--out", str(tmp_path / "out"), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["rows"] == list(rows.values())
+    assert {"table.md", "results.json", "scatter.png"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
+
+
+# Runs `egc compare` in forked children that kill themselves: at a step of training, before a
+# measurement, or while its figures are written.
+KILLER = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from egc import comparison
+from egc.cli import main
+from egc.training import trainer
+
+def attempt(countdown):
+    def before(function):
+        def wrapped(*args, **kwargs):
+            nonlocal countdown
+            countdown -= 1
+            if countdown == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return wrapped
+    trainer.learning_rate = before(trainer.learning_rate)
+    comparison.evaluate = before(comparison.evaluate)
+    comparison.json.dumps = before(comparison.json.dumps)
+    os._exit(main(["compare", sys.argv[1], "--out", sys.argv[2]]))
+
+for countdown in [2, 9, 6, 5, 9, 0]:
+    if (child := os.fork()) == 0:
+        attempt(countdown)
+    status = os.waitpid(child, 0)[1]
+    print("killed" if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), flush=True)
+"""
+
+
+def test_a_killed_comparison_goes_on_to_the_same_table(tiny_file, tmp_path):
+    expected = compare(read_comparison(tiny_file), tmp_path / "whole", progress=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(tiny_file), str(tmp_path / "killed")],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    outcomes = [line for line in done.stdout.splitlines() if line in ("killed", "0", "1", "2")]
+    assert outcomes.count("killed") >= 4
+    assert outcomes[-1] == "0", done.stderr
+    found = json.loads((tmp_path / "killed" / "results.json").read_text())["rows"]
+    for mine, other in zip(expected, found, strict=True):
+        mine.pop("seconds"), other.pop("seconds")  # the only thing that is timed
+        assert mine == other
+
+
+def test_the_table_leaves_out_what_nobody_has_and_dashes_what_one_lacks(tiny_file):
+    whole = {"accuracy": 0.5, "judge_frechet": 1.25, "parameters": 1e6, "steps": 10}
+    rows = [
+        {"name": "both", "fid": None, **whole},
+        {"name": "draws", "fid": None, **whole, "accuracy": None},
+        {"name": "names", "fid": None, **whole, "judge_frechet": None},
+    ]
+    lines = comparison_table(rows, read_comparison(tiny_file)).splitlines()
+    assert lines[0] == "| | accuracy | judge-Frechet | parameters | steps |"
+    assert lines[3] == "| draws | - | 1.25 | 1.00 M | 10 |"
+    assert lines[4] == "| names | 50.0 % | - | 1.00 M | 10 |"
+    assert "FID" not in lines[0]
+    axis = scatter_figure(rows).axes[0]
+    assert axis.get_ylabel() == "judge-Frechet distance (not FID)"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("title = 'x'", "no entries"),
+        ("[[entry]]\npreset = 'digits'", "needs a name"),
+        ("[[entry]]\nname = 'a'", "needs a preset"),
+        ("[[entry]]\nname = 'a'\nof = 'b'", "no entry above it"),
+        ("[[entry]]\nname = 'a'\npreset = 'digts'", "Did you mean 'digits'"),
+        ("[[entry]]\nname = 'a'\npreset = 'digits'\nobjective = { kind = 'gan' }", "not a choice"),
+        ("sample = 3\n[[entry]]\nname = 'a'\npreset = 'digits'", "'sample'"),
+        ("[evaluate]\nsampels = 3\n[[entry]]\nname = 'a'\npreset = 'digits'", "evaluate.samples"),
+        ("[[entry", "not valid TOML"),
+        (
+            "[[entry]]\nname = 'a'\npreset = 'digits'\n[[entry]]\nname = 'a'\npreset = 'digits'",
+            "two entries",
+        ),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(tmp_path, text, words):
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_comparison(path)
+
+
+def test_an_unknown_comparison_is_suggested():
+    with pytest.raises(ConfigError, match="Did you mean 'ablation-digits'"):
+        read_comparison("ablation-digit")

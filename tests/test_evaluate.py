@@ -1,0 +1,157 @@
+"""`egc evaluate`: everything in one table, for any kind of model, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from egc.api import EGC
+from egc.cli import main
+from egc.errors import ConfigError, DataError, ModelError
+from egc.evaluation.whole import METRICS, Plan, data_for, evaluate, measured_on, obstacle
+from egc.report.evaluation import as_text, evaluation_page
+from tests.conftest import shaken
+from tests.test_rivals import rival
+
+SMALL = Plan(
+    most=40, levels=3, ensemble=2, samples=12, features="judge", images=4, attack_steps=2,
+    epsilons=(0.1,), purify=100, draws=20, novel=30,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("EGC_DATA", str(tmp_path_factory.getbasetemp() / "judged"))
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_everything_is_measured_in_one_call(tiny):
+    found = evaluate(tiny, data_for(tiny), plan=SMALL, progress=False)
+    assert list(found) == list(METRICS)
+    figures = {name: result.summary() for name, result in found.items()}
+    json.dumps(figures)
+    assert figures["classification"]["images"] == 40
+    assert len(figures["classification"]["against_t"]["times"]) == 3
+    assert set(figures["classification"]["ways"]) == {
+        "plain", "ensemble of 2", "purified from 100"
+    }  # fmt: skip
+    assert {"adaptive", "transfer"} <= figures["robustness"]["purify"].keys()
+    text = as_text(found)
+    for words in ("accuracy", "ECE", "judge frechet", "pgd at 25.5/255, purified, adaptive",
+                  "certified within 0.00", "AUROC", "bits per dimension"):  # fmt: skip
+        assert words in text, words
+    page = evaluation_page("tiny", found, tiny.classes)
+    assert page.count("<img") >= 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [
+        ("classifier", {"generation", "likelihood"}),
+        ("jem", {"likelihood"}),
+        ("ddpm", {"classification", "robustness", "certified"}),
+        ("egc-unsupervised", {"classification", "robustness", "certified"}),
+    ],
+)
+def test_each_rival_is_measured_by_what_it_has(tiny_config, kind, missing):
+    model = rival(tiny_config, kind, sample={"steps": 2})
+    plan = Plan(**{**vars(SMALL), "ensemble": 0, "purify": 0})
+    found = evaluate(model, data_for(model), plan=plan, progress=False)
+    assert set(METRICS) - set(found) == missing
+    assert as_text(found)
+    for name in missing:
+        assert obstacle(model, name)
+        with pytest.raises(ModelError, match=f"cannot be measured by {name!r}: it"):
+            evaluate(model, data_for(model), [name], plan, progress=False)
+
+
+def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
+    page = tmp_path / "page.html"
+    command = ["evaluate", "digits", "--metrics", "classification", "novelty", "--most", "50",
+               "--others", "noise", "--out", str(page)]  # fmt: skip
+    code, out, err = call(capsys, *command)
+    assert code == 0
+    assert "accuracy" in out
+    assert "noise, by energy" in out
+    assert "next: egc attack digits" in err
+    assert page.read_text().startswith("<!doctype html>")
+    code, out, _ = call(capsys, *command, "--split", "validation", "--json")
+    found = json.loads(out)
+    assert found["split"] == "validation"
+    assert found["classification"]["images"] == 50
+    assert found["novelty"]["others"]["noise"]["energy"]["auroc"] > 0.9
+
+
+def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
+    model = shaken(EGC.build(tiny_config, [str(i) for i in range(10)]))
+    model.save(tmp_path / "model")
+    noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    classify = ["classify", str(tmp_path / "model"), str(tmp_path / "noise.png"), "--flag-novel"]
+    code, _, err = call(capsys, *classify)
+    assert code == 2
+    assert "--metrics novelty --store" in err
+    page = str(tmp_path / "page.html")
+    code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), "--metrics", "novelty",
+                        "--others", "noise", "--store", "--out", page)  # fmt: skip
+    assert code == 0
+    assert "threshold stored" in out
+    code, out, _ = call(capsys, *classify, "--json")
+    assert code == 0
+    assert isinstance(json.loads(out)["images"][0]["novel"], bool)
+
+
+def test_training_stores_a_threshold(tiny_config, tmp_path):
+    model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+    assert model.facts["novelty"]["share"] == 0.95
+    flagged = model.is_novel(data_for(model).validation.images())
+    assert flagged.mean() < 0.2
+
+
+def test_measuring_another_split_leaves_the_rest(tiny):
+    splits = data_for(tiny)
+    assert measured_on(splits, "validation").test is splits.validation
+    assert measured_on(splits, "validation").train is splits.train
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "words"),
+    [
+        (8, "RGB", "data.channels = 1"),
+        (12, "L", "data.image_size = 8"),
+        (8, "L", "has 2 classes, but the model has 10"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(capsys, tmp_path, size, mode, words):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(12):
+            pixels = np.random.default_rng(index).integers(0, 256, (size, size, 3), dtype=np.uint8)
+            picture = Image.fromarray(pixels).convert(mode)
+            picture.save(tmp_path / "photos" / name / f"{index}.png")
+    source = f"folder:{tmp_path / 'photos'}"
+    settings = ["--set", f"data.image_size={size}", "--set",
+                f"data.channels={3 if mode == 'RGB' else 1}"]  # fmt: skip
+    code, _, err = call(capsys, "evaluate", "digits", "--data", source, *settings,
+                        "--metrics", "classification")  # fmt: skip
+    assert code == 2
+    assert words in err.strip().splitlines()[-1]
+
+
+def test_wrong_options_get_one_sentence(tiny, capsys):
+    with pytest.raises(ConfigError, match="Did you mean 'novelty'"):
+        evaluate(tiny, data_for(tiny), ["noveltyy"])
+    with pytest.raises(ConfigError, match="not a known source"):
+        data_for(tiny, "nowhere")
+    assert call(capsys, "evaluate", "digits", "--set", "train.steps=3")[0] == 2
+    assert call(capsys, "evaluate", "digits", "--out", "page.png")[0] == 2
+    empty = measured_on(data_for(tiny), "test")
+    empty = empty._replace(test=empty.test.subset(np.arange(0)))
+    with pytest.raises(DataError, match="no images"):
+        evaluate(tiny, empty, ["classification"])
