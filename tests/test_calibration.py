@@ -16,7 +16,6 @@ from egc.evaluation import classification
 from egc.evaluation.classification import (
     Classification,
     accuracy_against_t,
-    compare_ensemble,
     evaluate_classification,
     reliability,
 )
@@ -70,13 +69,25 @@ def test_a_certain_mistake_has_a_finite_loss():
     assert result.brier == pytest.approx(2)
 
 
-def test_beside_torchmetrics_and_sklearn(random_case):
+def test_beside_torchmetrics(random_case):
     probabilities, labels = random_case
     result = Classification.of(probabilities, labels)
     expected = multiclass_calibration_error(
         torch.tensor(probabilities), torch.tensor(labels), num_classes=8, n_bins=15
     )
     assert result.ece == pytest.approx(float(expected), abs=1e-6)
+    assert result.reliability.error == pytest.approx(result.ece, abs=1e-6)
+
+
+def test_certainty_is_not_a_bin_of_its_own():
+    """The figure and the diagram agree also where the network is certain."""
+    result = Classification.of(np.array([[1.0, 0.0], [0.97, 0.03]]), np.array([0, 1]))
+    assert result.ece == pytest.approx(abs(0.5 - 0.985), abs=1e-5)
+
+
+def test_beside_sklearn(random_case):
+    probabilities, labels = random_case
+    result = Classification.of(probabilities, labels)
     assert result.nll == pytest.approx(log_loss(labels, probabilities, labels=range(8)), rel=1e-6)
     top5 = top_k_accuracy_score(labels, probabilities, k=5, labels=range(8))
     assert result.top5 == pytest.approx(top5)
@@ -126,14 +137,6 @@ def test_an_image_keeps_its_noise_whoever_classifies_it(digits, held_out, monkey
     monkeypatch.setattr(classification, "whole", lambda rows: rows[::-1])
     other_way = evaluate_classification(digits, held_out, ensemble=2).probabilities
     np.testing.assert_allclose(other_way, every, atol=1e-5)
-
-
-def test_ensembles_are_compared_with_none(digits, held_out):
-    rows = compare_ensemble(digits, held_out, (2, 3))
-    assert [row["draws"] for row in rows] == [0, 2, 3]
-    plain = evaluate_classification(digits, held_out)
-    assert rows[0] == {"draws": 0, **plain.figures()}
-    assert {"accuracy", "ece", "nll", "brier"} <= rows[1].keys()
 
 
 def test_accuracy_falls_with_noise(digits, held_out):

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from egc.codec import pixels_of
 from egc.data.imageset import ImageSet
@@ -104,7 +105,11 @@ class Classification:
 
     @property
     def ece(self) -> float:
-        return self.reliability.error
+        # torchmetrics puts a confidence of exactly 1 into a bin of its own.
+        shown = torch.as_tensor(self.probabilities.clip(max=1 - 1e-6))
+        labels = torch.as_tensor(self.labels)
+        error = multiclass_calibration_error(shown, labels, shown.shape[1], n_bins=BINS)
+        return float(error)
 
     def figures(self) -> dict[str, float | None]:
         """The plain numbers."""

@@ -35,7 +35,7 @@ from egc.evaluation.frechet import (
 FEATURES = 64
 STRIDED, SIDE = 16, 32
 """from the first on, images are seen in strides of two; larger than the second, averaged first"""
-STEPS = 2000
+STEPS = 1600
 """that a judge is trained for whose features are compared"""
 AT_ONCE = 256
 """images that are seen together"""
