@@ -16,6 +16,7 @@ from egc.objectives.base import Batch
 from egc.objectives.kinds import OBJECTIVES, make_objective
 from egc.preparation import prepare
 from egc.rivals import NoisePredictor, StillEnergy, langevin
+from egc.tasks.predictor import Predictor
 from egc.tasks.sample import sample
 from egc.training.run import Run
 from egc.training.trainer import Trainer, learning_rate
@@ -106,6 +107,12 @@ def test_a_classifier_does_not_draw_and_says_so(tiny_config):
         model.sample("3")
     with pytest.raises(ModelError, match="cannot denoise"):
         model.edit(np.zeros((1, 8, 8, 1), np.uint8), to="3")
+
+
+@pytest.mark.parametrize("way", [{"ensemble": 2}, {"purify": 100}])
+def test_a_timeless_network_is_not_asked_about_noise(tiny_config, way):
+    with pytest.raises(ModelError, match="knows noise levels"):
+        Predictor(rival(tiny_config, "classifier"), **way)
 
 
 def test_jem_raises_images_and_lowers_chains(tiny_config):

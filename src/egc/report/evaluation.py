@@ -109,6 +109,7 @@ def _robustness_rows(result: Robustness) -> list[Row]:
         curves = {
             ", purified, adaptive": result.accuracy,
             ", purified, transfer": result.transfer,
+            ", purified, the worse of both": result.worst,
             ", not purified": result.undefended,
         }
     for tail, by_attack in curves.items():

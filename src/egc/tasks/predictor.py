@@ -44,6 +44,11 @@ class Predictor:
     def __post_init__(self) -> None:
         if not self.model.classes:
             raise ModelError("This model was trained without labels, so it cannot classify.")
+        if (self.ensemble or self.purify) and not self.model.denoises:
+            raise ModelError(
+                "Ensembles and purification need a network that knows noise levels, and this one "
+                f"does not (objective.kind = {self.model.config.objective.kind})."
+            )
         if self.ensemble < 0:
             raise ConfigError(f"The ensemble must have at least 0 draws; got {self.ensemble}.")
         if not 0 <= self.purify < self.model.diffusion.steps:
