@@ -3,9 +3,14 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tomli_w
+import torch
+from PIL import Image
 
 from egc import comparison
 from egc.cli import main
@@ -92,6 +97,8 @@ def test_a_comparison_measures_all_and_resumes(tiny_file, tmp_path, monkeypatch,
     egc_row, free, classifier, ddpm = rows.values()
     assert egc_row["accuracy"] == free["accuracy"]  # the same weights
     assert egc_row["judge_frechet"] != free["judge_frechet"]
+    assert egc_row["agreement"] is not None
+    assert free["agreement"] is None  # without guidance no class is asked for
     assert classifier["judge_frechet"] is None
     assert ddpm["accuracy"] is None
     assert ddpm["robust"] is None
@@ -112,6 +119,52 @@ def test_a_comparison_measures_all_and_resumes(tiny_file, tmp_path, monkeypatch,
     assert {"table.md", "results.json", "scatter.png"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
+
+
+def test_the_comparison_for_gpus_runs_when_it_is_shrunk(tmp_path, monkeypatch):
+    """hybrids-cifar10 with all its entries, on a few small pictures and tiny networks."""
+    rng = np.random.default_rng(0)
+    for name in ("a", "b", "c"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(30):
+            pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
+    monkeypatch.setenv("EGC_INCEPTION", str(fake_inception(tmp_path / "net.pt")))
+    text = (ROOT / "src" / "egc" / "comparisons" / "hybrids-cifar10.toml").read_text()
+    tree = tomllib.loads(text)
+    tree |= {"budget": 1e-4, "evaluate": {**tree["evaluate"], "samples": 6, "attacked": 4,
+             "attack_steps": 1, "novel": 20}}  # fmt: skip
+    for entry in tree["entry"]:
+        attention = Config.load(entry["preset"]).network.attention
+        small = {"channels": 8, "depth": 1, "head_width": 8, "attention": [8] if attention else []}
+        groups = Config.load(entry["preset"]).network.groups
+        entry |= {
+            "data": {"source": f"folder:{tmp_path / 'photos'}", "image_size": 8, "channels": 3,
+                     "validation": 0.25},
+            "network": {**small, "groups": min(groups, 4)},
+            "train": {"batch_size": 2},
+            "sample": {"steps": 2},
+        }  # fmt: skip
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(tree))
+    rows = compare(read_comparison(path), tmp_path / "out", progress=False)
+    assert [row["kind"] for row in rows] == [
+        "egc", "egc", "egc-unsupervised", "jem", "classifier", "ddpm"
+    ]  # fmt: skip
+    assert [row["fid"] is None for row in rows] == [False, False, False, False, True, False]
+    assert [row["accuracy"] is None for row in rows] == [False, False, True, False, False, True]
+    assert all(row["judge_frechet"] is None for row in rows)
+
+
+def fake_inception(path: Path) -> Path:
+    """A TorchScript network of four features."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(2)[:, :, ::1000].mean(dim=1)[:, :4]
+
+    torch.jit.script(Net()).save(str(path))
+    return path
 
 
 # Runs `egc compare` in forked children that kill themselves: at a step of training, before a

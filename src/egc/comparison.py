@@ -161,7 +161,9 @@ def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | N
         raise ConfigError(f"{name!r} needs a preset, or an entry that it is of.")
     config = Config.from_dict(merge(read_tree(preset), row))
     if budget is not None:
-        config = config.replace(train={"steps": steps_for(config, budget)})
+        steps = steps_for(config, budget)
+        warmup = min(config.train.warmup, steps // 10)
+        config = config.replace(train={"steps": steps, "warmup": warmup})
     return Entry(name, config, name)
 
 
@@ -170,8 +172,7 @@ def steps_for(config: Config, budget: float) -> int:
     config, splits = prepare(None, config)
     model = Model.build(config, splits.train.classes)
     an_image = make_objective(model).passes * model.size()["mflop_per_image"]
-    steps = round(budget * 1e6 / (an_image * config.train.batch_size))
-    return max(steps, config.train.warmup, 1)
+    return max(1, round(budget * 1e6 / (an_image * config.train.batch_size)))
 
 
 def compare(

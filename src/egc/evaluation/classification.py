@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from egc.codec import pixels_of
 from egc.data.imageset import ImageSet
@@ -105,6 +104,9 @@ class Classification:
 
     @property
     def ece(self) -> float:
+        # Imported here, as it takes seconds, which nobody should wait for who does not ask.
+        from torchmetrics.functional.classification import multiclass_calibration_error
+
         # torchmetrics puts a confidence of exactly 1 into a bin of its own.
         shown = torch.as_tensor(self.probabilities.clip(max=1 - 1e-6))
         labels = torch.as_tensor(self.labels)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from egc.config import DataConfig
 from egc.data.images import read_images
@@ -131,9 +130,9 @@ def detection(familiar: np.ndarray, novel: np.ndarray) -> dict[str, float]:
 
 
 def auroc(familiar: np.ndarray, novel: np.ndarray) -> float:
-    ranks = rankdata(np.concatenate([familiar, novel]))[len(familiar) :]
-    above = ranks.sum() - len(novel) * (len(novel) + 1) / 2
-    return float(above / (len(familiar) * len(novel)))
+    ordered = np.sort(familiar)
+    below, equal_too = (np.searchsorted(ordered, novel, side) for side in ("left", "right"))
+    return float((below + equal_too).mean() / (2 * len(familiar)))
 
 
 def aupr(familiar: np.ndarray, novel: np.ndarray) -> float:

@@ -122,6 +122,8 @@ def _classification(model: Model, data: Splits, plan: Plan, keep: Path | None, s
 
 
 def _generation(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
+    guidance = model.config.sample.guidance if plan.guidance is None else plan.guidance
+    asked = guidance > 0 or model.net.label_conditioned
     return evaluate_generation(
         model,
         data.train,
@@ -129,6 +131,7 @@ def _generation(model: Model, data: Splits, plan: Plan, keep: Path | None, show:
         count=plan.samples,
         features=plan.features,
         keep=keep,
+        labels="data" if asked else "none",
         seed=plan.seed,
         steps=plan.steps,
         sampler=plan.sampler,
