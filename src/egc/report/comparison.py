@@ -60,15 +60,18 @@ def scatter_figure(rows: Sequence[Row]) -> Figure:
     nowhere_y = 1.3 * max(distances, default=1.0)
     axis.axvline(nowhere_x, color=INK, linewidth=0.6, linestyle=":")
     axis.axhline(nowhere_y, color=INK, linewidth=0.6, linestyle=":")
+    middle = (nowhere_x + max(accuracies, default=1.0)) / 2
     for index, row in enumerate(rows):
         x = nowhere_x if row["accuracy"] is None else row["accuracy"]
         y = nowhere_y if row[key] is None else row[key]
         axis.scatter([x], [y], color=COLOURS[index % len(COLOURS)], zorder=3)
-        axis.annotate(row["name"], (x, y), xytext=(6, 5), textcoords="offset points", fontsize=8)
-    axis.annotate("names nothing", (nowhere_x, nowhere_y), xytext=(3, -40), rotation=90,
-                  textcoords="offset points", fontsize=7, va="top")  # fmt: skip
-    axis.annotate("draws nothing", (1, nowhere_y), xycoords=("axes fraction", "data"),
-                  xytext=(-4, 4), textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
+        side = -1 if x > middle else 1  # towards the middle, so that the name fits
+        axis.annotate(row["name"], (x, y), xytext=(7 * side, 4), textcoords="offset points",
+                      fontsize=8, ha="right" if side < 0 else "left")  # fmt: skip
+    axis.annotate("names nothing", (nowhere_x, 0), xycoords=("data", "axes fraction"),
+                  xytext=(-9, 4), textcoords="offset points", fontsize=7, rotation=90)  # fmt: skip
+    axis.annotate("draws nothing", (0, nowhere_y), xycoords=("axes fraction", "data"),
+                  xytext=(14, 4), textcoords="offset points", fontsize=7)  # fmt: skip
     axis.set_xlabel("accuracy")
     axis.set_ylabel("FID" if key == "fid" else "judge-Frechet distance (not FID)")
     axis.margins(0.15)
