@@ -257,6 +257,11 @@ def _row(
         values = [value for each in found if (value := _at(each, way)) is not None]
         row[name] = float(np.mean(values)) if values else None
         row[f"{name}_each"] = values
+    row["flagged_by"] = found[0]["flag"]
+    row["auroc_others"] = {
+        other: [_at(each, ("novelty", "others", other, each["flag"], "auroc")) for each in found]
+        for other in comparison.measures.others
+    }
     for name in ("parameters", "mflop_per_image", "steps"):
         row[name] = found[0][name]
     row["seconds"] = round(seconds * row["steps"], 1)
