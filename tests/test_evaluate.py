@@ -9,6 +9,7 @@ from PIL import Image
 from egc.api import EGC
 from egc.cli import main
 from egc.errors import ConfigError, DataError, ModelError
+from egc.evaluation import judge
 from egc.evaluation.whole import METRICS, Plan, data_for, evaluate, measured_on, obstacle
 from egc.report.evaluation import as_text, evaluation_page
 from tests.conftest import shaken
@@ -21,8 +22,10 @@ SMALL = Plan(
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("EGC_DATA", str(tmp_path_factory.getbasetemp() / "judged"))
+def quick_judge(monkeypatch, tmp_path_factory):
+    """A judge of a few steps, kept where all tests of this file find it."""
+    monkeypatch.setenv("EGC_DATA", str(tmp_path_factory.getbasetemp() / "evaluated"))
+    monkeypatch.setattr(judge, "STEPS", 20)
 
 
 def call(capsys, *arguments: str) -> tuple[int, str, str]:
