@@ -1,4 +1,4 @@
-"""How well the shipped model stands attacks: test digits, ten minutes on one core.
+"""How well the shipped model stands attacks: test digits; 24 minutes on a third of a core.
 
     python benchmarks/robust.py [--models digits ...] [--quick]
 

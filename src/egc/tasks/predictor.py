@@ -11,14 +11,13 @@ is small, so the gradient behind it stands for the gradient before it).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from egc.codec import pixels_of
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
@@ -70,19 +69,7 @@ class Predictor:
             return self.model.net(x, 0).logits.log_softmax(dim=1)
         levels = torch.linspace(0, SPREAD * (self.model.diffusion.steps - 1), self.ensemble)
         votes = [self._vote(x, int(t), generators) for t in levels.round()]
-        return torch.stack(votes).logsumexp(dim=0) - np.log(self.ensemble)
-
-    def probabilities(
-        self, images: np.ndarray, seed: int = 0, batch_size: int = 256
-    ) -> np.ndarray:
-        """uint8 (N, H, W, C) -> p(y|x), (N, classes); image i has the seed `seed + i`."""
-        parts = []
-        with torch.no_grad():
-            for start in range(0, len(images), batch_size):
-                batch = images[start : start + batch_size]
-                pixels = (pixels_of(batch).to(self.model.device) + 1) / 2
-                parts.append(self(pixels, range(seed + start, seed + start + len(batch))).exp())
-        return torch.cat(parts).cpu().numpy()
+        return torch.stack(votes).logsumexp(dim=0) - math.log(self.ensemble)
 
     def _vote(self, x: Tensor, t: int, generators: Sequence[torch.Generator]) -> Tensor:
         """log p(y|x_t) for one draw of noise."""

@@ -29,6 +29,7 @@ FREE_KEYS = {
     "sample.sampler",
     "sample.steps",
     "sample.guidance",
+    "sample.cfg",
 }
 
 
