@@ -22,8 +22,8 @@ import torch
 from egc.api import EGC
 from egc.config import Config
 from egc.data import open_source
-from egc.evaluation.judge import Judge
-from egc.preparation import prepare
+from egc.metrics.judge import Judge
+from egc.training.prepare import prepare
 
 RESULTS = Path(__file__).with_name("digits.json")
 

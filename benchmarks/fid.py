@@ -22,8 +22,8 @@ import torch
 
 from egc.config import DataConfig
 from egc.data import open_source
-from egc.evaluation.generation import compare_sets
-from egc.evaluation.inception import Inception
+from egc.metrics.generation import compare_sets
+from egc.metrics.inception import Inception
 
 RESULTS = Path(__file__).with_name("fid.json")
 

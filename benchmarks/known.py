@@ -22,12 +22,12 @@ from PIL import Image
 
 import egc
 from egc.data import ImageSet, open_source
-from egc.evaluation.classification import accuracy_against_t, evaluate_classification
-from egc.evaluation.likelihood import evaluate_likelihood
-from egc.evaluation.novelty import Novelty, evaluate_novelty, novelty_threshold
-from egc.report.calibration import against_t_figure, reliability_figure
+from egc.metrics.classification import accuracy_against_t, evaluate_classification
+from egc.metrics.likelihood import evaluate_likelihood
+from egc.metrics.out_of_distribution import Novelty, evaluate_novelty, novelty_threshold
+from egc.metrics.figures_calibration import against_t_figure, reliability_figure
 from egc.report.figures import png
-from egc.report.novelty import roc_figure, score_figure
+from egc.metrics.figures_novelty import roc_figure, score_figure
 
 RESULTS = Path(__file__).parent / "known.json"
 DOCS = Path(__file__).parents[1] / "docs"

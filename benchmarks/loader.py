@@ -32,7 +32,7 @@ from egc.data.augment import augment
 from egc.data.imageset import ImageSet
 from egc.data.latents import FORMAT, open_latents
 from egc.training.allocator import keep_freed_memory
-from egc.training.stream import BatchStream, step_generator
+from egc.training.batches import BatchStream, step_generator
 
 RESULTS = Path(__file__).parent / "loader.json"
 FILES, SIZE = 2_000, 256

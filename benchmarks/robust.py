@@ -24,10 +24,10 @@ from PIL import Image
 
 from egc.api import load
 from egc.data import open_source
-from egc.evaluation.certified import evaluate_certified
-from egc.evaluation.robustness import evaluate_robustness
+from egc.metrics.certified import evaluate_certified
+from egc.metrics.robustness import evaluate_robustness
 from egc.report.figures import png
-from egc.report.robustness import certified_figure, robustness_figure
+from egc.metrics.figures_robustness import certified_figure, robustness_figure
 
 RESULTS = Path(__file__).with_name("robust.json")
 FIGURE = Path(__file__).parents[1] / "docs" / "robustness.png"

@@ -29,11 +29,11 @@ from egc.api import EGC
 from egc.config import Config
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet, balanced, keep_labels
-from egc.evaluation.classification import evaluate_classification
-from egc.preparation import open_clean, prepare
+from egc.metrics.classification import evaluate_classification
+from egc.training.prepare import open_clean, prepare
 from egc.training.ema import EMA
 from egc.training.run import Run
-from egc.training.stream import step_generator
+from egc.training.batches import step_generator
 from egc.training.trainer import Trainer, learning_rate
 
 RESULTS = Path(__file__).parent / "semi.json"

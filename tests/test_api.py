@@ -13,7 +13,7 @@ from egc.api import EGC, load
 from egc.config import DataConfig
 from egc.data import open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.shelf import list_models
+from egc.hub import list_models
 
 
 @pytest.fixture(scope="module")

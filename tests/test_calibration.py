@@ -12,14 +12,14 @@ import egc
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.evaluation import classification
-from egc.evaluation.classification import (
+from egc.metrics import classification
+from egc.metrics.classification import (
     Classification,
     accuracy_against_t,
     evaluate_classification,
     reliability,
 )
-from egc.report.calibration import against_t_figure, reliability_figure
+from egc.metrics.figures_calibration import against_t_figure, reliability_figure
 from egc.report.figures import png
 
 

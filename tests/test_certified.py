@@ -15,10 +15,10 @@ from egc.codec import LatentCodec
 from egc.config import CodecConfig, DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, EGCError, ModelError
-from egc.evaluation.certified import Certified, evaluate_certified
-from egc.nn.readout import Joint
-from egc.report.robustness import certified_figure
-from egc.tasks.smooth import Smoothed, lower_bound, nearest_level, noise_levels
+from egc.metrics.certified import Certified, evaluate_certified
+from egc.nn.readouts import Joint
+from egc.metrics.figures_robustness import certified_figure
+from egc.metrics.smoothing import Smoothed, lower_bound, nearest_level, noise_levels
 
 SIDE = 4
 

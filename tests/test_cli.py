@@ -9,7 +9,7 @@ from PIL import Image
 from egc.cli import main
 from egc.config import DataConfig
 from egc.data import open_source
-from egc.verbs import VERBS
+from egc.cli import VERBS
 
 QUICK = [
     "--set", "train.steps=2", "--set", "train.warmup=0", "--set", "network.channels=8",

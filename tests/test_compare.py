@@ -14,11 +14,11 @@ from PIL import Image
 
 from egc import comparison
 from egc.cli import main
-from egc.comparison import compare, list_comparisons, read_comparison, steps_for
+from egc.baselines.compare import compare, list_comparisons, read_comparison, steps_for
 from egc.config import Config
 from egc.errors import ConfigError
-from egc.evaluation import judge
-from egc.report.comparison import comparison_table, scatter_figure
+from egc.metrics import judge
+from egc.baselines.tables import comparison_table, scatter_figure
 
 ROOT = Path(__file__).parents[1]
 
@@ -184,7 +184,7 @@ import torch
 torch.set_num_threads(1)
 from egc import comparison
 from egc.cli import main
-from egc.evaluation import judge
+from egc.metrics import judge
 from egc.training import trainer
 judge.STEPS = 20
 

@@ -13,7 +13,7 @@ from egc.data import ImageSet, open_source, read_images
 from egc.data import folder as folder_module
 from egc.data.augment import augment
 from egc.errors import ConfigError, DataError
-from egc.preparation import open_clean
+from egc.training.prepare import open_clean
 
 
 def test_digits_are_all_there_and_split_the_same_way_every_time():

@@ -14,7 +14,7 @@ from egc.config import SAMPLERS, DiffusionConfig
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
 from egc.errors import ConfigError
-from egc.nn.readout import DenseReadout
+from egc.nn.readouts import DenseReadout
 
 COSINE = DiffusionConfig("cosine")
 LINEAR = DiffusionConfig("linear")

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from egc.api import EGC
 from egc.energy import EnergyModel
 from egc.errors import ConfigError
-from egc.nn.readout import DenseReadout, PooledReadout
+from egc.nn.readouts import DenseReadout, PooledReadout
 from egc.nn.unet import UNet
 from tests.conftest import shaken
 

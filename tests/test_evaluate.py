@@ -9,9 +9,9 @@ from PIL import Image
 from egc.api import EGC
 from egc.cli import main
 from egc.errors import ConfigError, DataError, ModelError
-from egc.evaluation import judge
-from egc.evaluation.whole import METRICS, Plan, data_for, evaluate, measured_on, obstacle
-from egc.report.evaluation import as_text, evaluation_page
+from egc.metrics import judge
+from egc.metrics.evaluate import METRICS, Plan, data_for, evaluate, measured_on, obstacle
+from egc.metrics.report_evaluation import as_text, evaluation_page
 from tests.conftest import shaken
 from tests.test_rivals import rival
 

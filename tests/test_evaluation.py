@@ -6,9 +6,9 @@ import pytest
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import DataError
-from egc.evaluation.classification import evaluate_classification
-from egc.evaluation.frechet import frechet_distance
-from egc.evaluation.judge import Judge
+from egc.metrics.classification import evaluate_classification
+from egc.metrics.frechet import frechet_distance
+from egc.metrics.judge import Judge
 
 
 def test_frechet_distance_of_gaussians_is_the_closed_form():

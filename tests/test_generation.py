@@ -19,9 +19,9 @@ from torchmetrics.image.kid import poly_mmd
 from egc.api import EGC
 from egc.data import ImageSet
 from egc.errors import ConfigError, DataError, ModelError
-from egc.evaluation import drawn, frechet, judge
-from egc.evaluation.drawn import Drawing, draw
-from egc.evaluation.frechet import (
+from egc.metrics import drawn, frechet, judge
+from egc.metrics.drawing import Drawing, draw
+from egc.metrics.frechet import (
     Features,
     Gaussian,
     Moments,
@@ -32,10 +32,10 @@ from egc.evaluation.frechet import (
     kernel_distance,
     neighbourhoods,
 )
-from egc.evaluation.generation import choose_features, compare_sets, evaluate_generation
-from egc.evaluation.inception import Inception, find_network, tf1_resize
-from egc.evaluation.judge import JudgeFeatures
-from egc.report.generation import generation_figure
+from egc.metrics.generation import choose_features, compare_sets, evaluate_generation
+from egc.metrics.inception import Inception, find_network, tf1_resize
+from egc.metrics.judge import JudgeFeatures
+from egc.metrics.figures_generation import generation_figure
 from egc.tasks.sample import sample
 
 ROOT = Path(__file__).parents[1]
@@ -239,7 +239,7 @@ def test_features_depend_on_the_image_alone(small, monkeypatch):
     assert rows.shape == (9, 12)
     assert rows.dtype == np.float32
     np.testing.assert_allclose(network(images[4:5]).rows, rows[4:5], atol=1e-5)
-    monkeypatch.setattr("egc.evaluation.inception.AT_ONCE", 2)
+    monkeypatch.setattr("egc.metrics.inception.AT_ONCE", 2)
     np.testing.assert_allclose(network(images[::-1]).rows, rows[::-1], atol=1e-5)
     grey = images[..., :1]
     np.testing.assert_allclose(
@@ -629,8 +629,8 @@ from tests.conftest import TINY, shaken
 from tests.test_generation import digits
 from egc.api import EGC
 from egc.config import Config
-from egc.evaluation import drawn, judge
-from egc.evaluation.generation import evaluate_generation
+from egc.metrics import drawn, judge
+from egc.metrics.generation import evaluate_generation
 
 drawn.CHUNK, judge.STEPS = 5, 20
 model = shaken(EGC.build(Config.from_dict(TINY), [str(i) for i in range(10)]))

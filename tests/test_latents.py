@@ -17,12 +17,12 @@ from egc.data import open_source
 from egc.data.latents import encode_parts, open_latents
 from egc.data.sources import open_parts
 from egc.errors import ConfigError, DataError, ModelError, RunError
-from egc.preparation import prepare
+from egc.training.prepare import prepare
 from egc.tasks.inpaint import make_mask
 from egc.tasks.sample import first_step, sample_steps
 from egc.training.autoencoder import Recipe, train_autoencoder
 from egc.training.run import Run
-from egc.training.stream import BatchStream
+from egc.training.batches import BatchStream
 from egc.training.trainer import Trainer
 from tests.conftest import TINY
 

@@ -15,9 +15,9 @@ from egc.config import DataConfig, DiffusionConfig
 from egc.data import ImageSet, open_source
 from egc.diffusion import Diffusion
 from egc.errors import ConfigError, DataError, ModelError
-from egc.evaluation import likelihood
-from egc.evaluation.likelihood import evaluate_likelihood
-from egc.tasks.likelihood import (
+from egc.metrics import likelihood
+from egc.metrics.likelihood import evaluate_likelihood
+from egc.metrics.variational_bound import (
     decoder_log_prob,
     fixed_variance,
     gaussian_kl,

@@ -13,8 +13,8 @@ from egc.cli import main
 from egc.config import UNLABELLED, DataConfig
 from egc.data import open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.evaluation import novelty
-from egc.evaluation.novelty import (
+from egc.metrics import novelty
+from egc.metrics.out_of_distribution import (
     MADE,
     accepting,
     aupr,
@@ -26,8 +26,8 @@ from egc.evaluation.novelty import (
     store_threshold,
 )
 from egc.report.figures import png
-from egc.report.novelty import roc_figure, score_figure
-from egc.tasks.novelty import (
+from egc.metrics.figures_novelty import roc_figure, score_figure
+from egc.tasks.out_of_distribution import (
     SCORES,
     Curve,
     curve_vectors,

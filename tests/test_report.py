@@ -9,7 +9,7 @@ from PIL import Image
 from egc.api import load
 from egc.config import DataConfig
 from egc.data import open_source
-from egc.grid import image_grid
+from egc.report.grid import image_grid
 from egc.report.card import model_card
 from egc.report.training import training_report
 

@@ -11,12 +11,12 @@ from egc.api import EGC
 from egc.config import Config, list_presets
 from egc.data import ImageSet
 from egc.errors import ConfigError, ModelError
-from egc.nn.readout import Joint
+from egc.nn.readouts import Joint
 from egc.objectives.base import Batch
 from egc.objectives.kinds import OBJECTIVES, make_objective
-from egc.preparation import prepare
-from egc.rivals import NoisePredictor, StillEnergy, langevin
-from egc.tasks.predictor import Predictor
+from egc.training.prepare import prepare
+from egc.baselines.networks import NoisePredictor, StillEnergy, langevin
+from egc.tasks.predict import Predictor
 from egc.tasks.sample import sample
 from egc.training.run import Run
 from egc.training.trainer import Trainer, learning_rate

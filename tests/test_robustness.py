@@ -17,14 +17,14 @@ from egc.cli import main
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, EGCError, ModelError
-from egc.evaluation.examples import attack_examples
-from egc.evaluation.fitting import fitting, labelled
-from egc.evaluation.robustness import evaluate_robustness
-from egc.nn.readout import Joint
-from egc.report.robustness import examples_figure, robustness_figure
-from egc.tasks.attack import Ball, ascent, fgsm, judge, pgd, random_search
-from egc.tasks.autoattack import autoattack
-from egc.tasks.predictor import Predictor
+from egc.metrics.attack_examples import attack_examples
+from egc.metrics.fitting import fitting, labelled
+from egc.metrics.robustness import evaluate_robustness
+from egc.nn.readouts import Joint
+from egc.metrics.figures_robustness import examples_figure, robustness_figure
+from egc.metrics.attacks import Ball, ascent, fgsm, judge, pgd, random_search
+from egc.metrics.autoattack import autoattack
+from egc.tasks.predict import Predictor
 
 ATTACKS = {"fgsm": fgsm, "pgd": pgd, "random": random_search}
 

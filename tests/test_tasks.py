@@ -15,7 +15,7 @@ from egc.config import Config, DataConfig, DiffusionConfig
 from egc.data import open_source
 from egc.diffusion import Diffusion
 from egc.errors import ConfigError, DataError, ModelError
-from egc.nn.readout import Joint
+from egc.nn.readouts import Joint
 from egc.tasks.compose import Langevin, value_and_gradient
 from egc.tasks.features import mean_distance
 from egc.tasks.inpaint import SHAPES, make_mask

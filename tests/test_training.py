@@ -14,7 +14,7 @@ from egc.errors import RunError, TrainingError
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.ema import EMA
 from egc.training.run import Run
-from egc.training.stream import step_generator
+from egc.training.batches import step_generator
 from egc.training.trainer import Trainer, learning_rate
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
-from egc.nn.twice import (
+from egc.nn.double_backward import (
     Conv2d,
     NormSiLU,
     attention,

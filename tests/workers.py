@@ -12,10 +12,10 @@ import torch
 from egc.api import EGC
 from egc.config import Config
 from egc.data import open_source
-from egc.evaluation.classification import evaluate_classification
+from egc.metrics.classification import evaluate_classification
 from egc.objectives.egc import EGCObjective
 from egc.training.run import Run
-from egc.training.stream import BatchStream
+from egc.training.batches import BatchStream
 from egc.training.trainer import Trainer
 from tests.conftest import TINY, shaken
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from egc.config import Config
     from egc.energy import EnergyModel, Joint
     from egc.errors import EGCError
-    from egc.shelf import list_models
+    from egc.hub import list_models
 
 __version__ = "0.1.0"
 __all__ = ["EGC", "Config", "EGCError", "EnergyModel", "Joint", "list_models", "load"]
@@ -16,7 +16,7 @@ __all__ = ["EGC", "Config", "EGCError", "EnergyModel", "Joint", "list_models", "
 # Imported on first use, so that the command line can answer `--help` without loading PyTorch.
 _HOME = {
     "EGC": "egc.api",
-    "list_models": "egc.shelf",
+    "list_models": "egc.hub",
     "load": "egc.api",
     "Config": "egc.config",
     "EnergyModel": "egc.energy",

@@ -1,8 +1,9 @@
 """Codecs: between the pictures people have and the tensors the network sees.
 
 The only place that knows value ranges and channel order. Outside, an image is uint8, NHWC,
-0..255. Inside ("model space"), it is float, NCHW, centred on zero: the pixels themselves, or the
-latents of an autoencoder,
+0..255; attacks and certificates, which change it by less than a grey level, see it as float, NCHW,
+0..1 (`unit_pixels`). Inside ("model space"), it is float, NCHW, centred on zero: the pixels
+themselves in -1..1, or the latents of an autoencoder,
 
     x = (mode of the encoder's posterior - shift) * scale
 
@@ -52,6 +53,10 @@ class Codec(Protocol):
         """float (B, C, H, W) in -1..1 -> model space, differentiably."""
         ...
 
+    def encode_unit(self, pixels: Tensor) -> Tensor:
+        """float (B, C, H, W) in 0..1 -> model space, differentiably."""
+        ...
+
     def decode(self, x: Tensor) -> np.ndarray:
         """Model space (B, *shape) -> uint8 (B, H, W, C), clipping what lies outside."""
         ...
@@ -79,6 +84,22 @@ def pixels_of(images: np.ndarray | Tensor) -> Tensor:
     return planes.to(torch.float32).div_(127.5).sub_(1)
 
 
+UNIT = 2.0
+"""the length in -1..1 of the whole range 0..1"""
+LEVEL = UNIT / 255
+"""the distance of two grey levels in -1..1"""
+
+
+def unit_pixels(images: np.ndarray | Tensor) -> Tensor:
+    """uint8 (B, H, W, C) -> float (B, C, H, W) in 0..1."""
+    return (pixels_of(images) + 1) / UNIT
+
+
+def from_unit(pixels: Tensor) -> Tensor:
+    """float in 0..1 -> -1..1."""
+    return UNIT * pixels - 1
+
+
 def images_of(pixels: Tensor) -> np.ndarray:
     """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside -1..1."""
     levels = ((pixels.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
@@ -100,6 +121,9 @@ class PixelCodec:
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return pixels
+
+    def encode_unit(self, pixels: Tensor) -> Tensor:
+        return from_unit(pixels)
 
     def decode(self, x: Tensor) -> np.ndarray:
         return images_of(x)
@@ -141,7 +165,7 @@ class LatentCodec:
         self._autoencoder: Any = None
 
     def encode(self, images: np.ndarray | Tensor) -> Tensor:
-        """Pictures, or latents (B, *shape) in float that were stored by `egc encode`."""
+        """Pictures, or latents (B, *shape) in float that were stored by `egc codec encode`."""
         given = torch.as_tensor(images)
         if given.is_floating_point():
             return self._scaled(given.to(torch.float32))
@@ -151,6 +175,9 @@ class LatentCodec:
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return self._scaled(self.raw(pixels))
+
+    def encode_unit(self, pixels: Tensor) -> Tensor:
+        return self.encode_pixels(from_unit(pixels))
 
     def raw(self, pixels: Tensor) -> Tensor:
         """The autoencoder's own latents, neither shifted nor scaled."""
@@ -242,7 +269,7 @@ def describe_autoencoder(name: str) -> dict[str, Any]:
     if not name:
         raise ConfigError(
             'codec.kind = "latent" needs codec.autoencoder: the directory or hub id of a '
-            "diffusers AutoencoderKL or VQModel. `egc train-codec` makes one."
+            "diffusers AutoencoderKL or VQModel. `egc codec train` makes one."
         )
     about = _load_config(name)
     kind = about.get("_class_name")
@@ -260,7 +287,7 @@ def open_autoencoder(name: str) -> Any:
     kind = describe_autoencoder(name)["_class_name"]
     place, _, subfolder = name.partition("#")
     if not Path(place).is_dir():
-        log.warning("Opening the autoencoder %s from the hub (some hundred MB once).", name)
+        log.info("Opening the autoencoder %s from the hub (some hundred MB once).", name)
     try:
         model = getattr(diffusers, kind).from_pretrained(place, subfolder=subfolder or None)
     except Exception as error:

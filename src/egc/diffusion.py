@@ -17,16 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers import (
-    DDIMScheduler,
-    DDPMScheduler,
-    DPMSolverMultistepScheduler,
-    UniPCMultistepScheduler,
-)
 from torch import Tensor
 
-from egc.config import SAMPLERS, DiffusionConfig
-from egc.errors import ConfigError, suggest
+from egc.config import DiffusionConfig, SampleConfig
+from egc.samplers import make_scheduler, takes_generator
 
 EpsFunction = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> the predicted noise, of the shape of x_t"""
@@ -108,9 +102,8 @@ class Diffusion:
         eps: EpsFunction,
         seeds: Sequence[int],
         shape: Sequence[int],
+        sampling: SampleConfig,
         *,
-        sampler: str = "ddim",
-        steps: int = 50,
         clip: float | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -127,27 +120,24 @@ class Diffusion:
             eps: the predicted noise.
             seeds: one seed an image.
             shape: (C, H, W) of one image.
-            sampler: `ddpm` is the paper's Algorithm 2 when it takes all T steps; with fewer it
-                uses the posterior's variance, since sqrt(beta) is far too much noise for long
-                steps. `ddim`, `dpm++` and `unipc` are deterministic given x_T.
-            steps: how many; at most T.
+            sampling: which sampler, and how many steps; at most T.
             clip: keep the predicted x_0 within plus and minus this, at every step.
             start, begin: x_t to start from instead of noise, and the step that t belongs to
                 (`timesteps` lists them).
             corrector: moves the images about at each new noise level, before the next step.
         """
-        scheduler = self._scheduler(sampler, steps, device)
+        scheduler = self.scheduler(sampling, device)
         generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         x = initial_noise(generators, shape, dtype).to(device) if start is None else start
         if begin and hasattr(scheduler, "set_begin_index"):
             scheduler.set_begin_index(begin)
-        options: dict[str, Any] = {} if sampler == "unipc" else {"generator": generators}
+        options: dict[str, Any] = {"generator": generators} if takes_generator(scheduler) else {}
         times = scheduler.timesteps.tolist()
         for index, t in enumerate(times[begin:], begin):
             predicted = eps(x, t)
             x0 = self.predict_x0(x, t, predicted)
             if clip is not None:
-                # Done here and not by the scheduler, as only two of the four can.
+                # Done here and not by the scheduler, as only some can.
                 x0 = x0.clamp(-clip, clip)
                 predicted = self.implied_eps(x, t, x0)
             x = scheduler.step(predicted, t, x, return_dict=False, **options)[0]
@@ -155,9 +145,13 @@ class Diffusion:
                 x = corrector(x, times[index + 1], generators)
             yield ReverseStep(index, len(times), t, x, x0)
 
-    def timesteps(self, sampler: str, steps: int) -> list[int]:
+    def timesteps(self, sampling: SampleConfig) -> list[int]:
         """The noise levels that a sampler's steps start from, the noisiest first."""
-        return self._scheduler(sampler, steps, "cpu").timesteps.tolist()
+        return self.scheduler(sampling).timesteps.tolist()
+
+    def scheduler(self, sampling: SampleConfig, device: torch.device | str = "cpu") -> Any:
+        """The scheduler of diffusers that takes these steps."""
+        return make_scheduler(sampling.sampler, self.betas.numpy(), sampling.steps, device)
 
     def invert(
         self, eps: EpsFunction, x0: Tensor, *, steps: int, begin: int, iterations: int = 8
@@ -169,7 +163,7 @@ class Diffusion:
         drown the image, so not for the very first steps.
         """
         abar = self.alphas_cumprod
-        levels = self.timesteps("ddim", steps)[begin:]
+        levels = self.timesteps(SampleConfig(sampler="ddim", steps=steps))[begin:]
         below = [*levels[1:], None]
         x = x0
         for count, (t, s) in enumerate(reversed(list(zip(levels, below, strict=True)))):
@@ -181,35 +175,6 @@ class Diffusion:
                 found = (x - b * eps(found, t)) / a
             x = found
             yield ReverseStep(count, len(levels), t, x, self.predict_x0(x, t, eps(x, t)))
-
-    def _scheduler(self, sampler: str, steps: int, device: torch.device | str) -> Any:
-        if sampler not in SAMPLERS:
-            raise ConfigError(f"There is no sampler {sampler!r}. {suggest(sampler, SAMPLERS)}")
-        if not 1 <= steps <= self.steps:
-            raise ConfigError(
-                f"The number of sampling steps must be 1 to {self.steps}; got {steps}."
-            )
-        common: dict[str, Any] = {
-            "num_train_timesteps": self.steps,
-            "trained_betas": self.betas.numpy(),
-            "prediction_type": "epsilon",
-        }
-        scheduler: Any
-        if sampler == "ddpm":
-            # Its steps must end at t = 0, where no noise is added.
-            scheduler = DDPMScheduler(
-                **common,
-                clip_sample=False,
-                timestep_spacing="linspace",
-                variance_type="fixed_large" if steps == self.steps else "fixed_small",
-            )
-        elif sampler == "ddim":
-            scheduler = DDIMScheduler(**common, clip_sample=False, timestep_spacing="trailing")
-        else:
-            kind = DPMSolverMultistepScheduler if sampler == "dpm++" else UniPCMultistepScheduler
-            scheduler = kind(**common, timestep_spacing="trailing", final_sigmas_type="zero")
-        scheduler.set_timesteps(steps, device=device)
-        return scheduler
 
     @staticmethod
     def _at(values: Tensor, t: Tensor | int, like: Tensor) -> Tensor:

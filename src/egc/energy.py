@@ -10,38 +10,54 @@ sigma_t eps the network satisfies
 
     grad_x f(x_t) = -eps_hat,   score of q_t = grad_x f / sigma_t,   log q_t = f / sigma_t + const
 
-and conditioning on a label adds the classifier's gradient at the same scale (eq. 17):
+and conditioning on a label adds the classifier's gradient (eq. 17). All of it is one scalar an
+image, `log_prob`,
 
-    eps_hat = -grad_x [ f(x) + w * sigma_t * log_softmax(h(x))[y] ]
+    log p_t(x) = f(x) / sigma_t + w * log_softmax(h(x))[y] + const
 
-The bracket is one scalar per image, so guidance costs nothing: one forward and one backward pass.
+whose gradient is the guided score. So guidance costs nothing: one forward and one backward pass.
+`eps` is -sigma_t times that gradient, which is what samplers of diffusion models ask for.
 
 A label-conditioned network (the paper's "dagger" rows) has a density for each label, f(x|y),
 beside that without, f(x). It classifies without the label, so guidance by the classifier,
 classifier-free guidance (s), or both, is the gradient of one scalar again, over two evaluations:
 
-    eps_hat = -grad_x [ f(x) + s (f(x|y) - f(x)) + w * sigma_t * log_softmax(h(x))[y] ]
+    log p_t(x) = [ f(x) + s (f(x|y) - f(x)) ] / sigma_t + w * log_softmax(h(x))[y] + const
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, ClassVar, Self
+
 import torch
 from torch import Tensor, nn
 
-from egc.nn.readout import Joint
+from egc.errors import ConfigError
+from egc.nn.backbone import Shape
+from egc.nn.network import Network
+from egc.nn.readouts import Joint, Maps
+from egc.registry import backbones, readouts
+
+if TYPE_CHECKING:
+    from egc.config import Config
 
 __all__ = ["EnergyModel", "Joint"]
 
 
-class EnergyModel(nn.Module):
-    """A backbone that maps (x_t, t) to a feature map, and a readout that makes it an energy.
+class EnergyModel(Network):
+    """A backbone that maps (x_t, t) to feature maps, and a readout that makes them an energy.
 
     Args:
-        backbone: `(x, t, cond) -> map`; a label-conditioned one takes the absence of `cond`,
-            which is a class index an image, as "no label".
-        readout: `map -> Joint`.
+        backbone: `(x, t, cond) -> map`, or a list of maps; a label-conditioned one takes the
+            absence of `cond`, which is a class index an image, as "no label".
+        readout: `(maps, x, t) -> Joint`.
         sigmas: sigma_t for t = 0..T-1; shape (T,).
     """
+
+    denoises = classifies = has_energy = draws = True
+    about = "One network: its forward pass classifies, its backward pass generates."
+    timed: ClassVar[bool] = True
+    """whether its backbone sees the noise level"""
 
     sigmas: Tensor
 
@@ -51,55 +67,96 @@ class EnergyModel(nn.Module):
         self.readout = readout
         self.register_buffer("sigmas", sigmas.to(torch.float32), persistent=False)
 
+    @classmethod
+    def from_config(
+        cls, config: Config, shape: tuple[int, int, int], classes: int, sigmas: Tensor
+    ) -> Self:
+        network = config.network
+        if network.label_width and not (cls.denoises and classes):
+            raise ConfigError(
+                f"network.label_width = {network.label_width} is for diffusion models of data with "
+                "labels; set network.label_width = 0."
+            )
+        readout = readouts[network.readout].from_config(network, classes or network.components)
+        between = Shape(shape[0], readout.map_channels, shape[1], classes, cls.timed)
+        return cls(backbones[network.kind].from_config(network, between), readout, sigmas)
+
     def forward(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Joint:
         """The joint model at x_t: (B, ...) images, integer timesteps 0..T-1 (one or one each)."""
-        feature_map = self.backbone(x, self._each(t, x), cond)
-        # Energies are sums: keep them exact. ("meta" is a model without weights, for its size.)
-        device = "cpu" if x.is_meta else x.device.type
-        with torch.autocast(device, enabled=False):
-            return self.readout(feature_map.to(x.dtype))
+        t = self._each(t, x)
+        maps = self._maps(x, t, cond)
+        with _full_precision(x):
+            return self.readout(maps, x, t)
 
-    def score(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Tensor:
-        """grad_x f(x_t), which is sigma_t times the score of q_t; the shape of x.
+    def logits(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Tensor:
+        """h(x_t) alone, which some readouts give without the energy; (B, C)."""
+        t = self._each(t, x)
+        maps = self._maps(x, t, cond)
+        with _full_precision(x):
+            return self.readout.logits(maps, x, t)
 
-        Works under `no_grad` too, since it opens gradients for itself.
+    def log_prob(
+        self,
+        x: Tensor,
+        t: Tensor | int,
+        labels: Tensor | None = None,
+        guidance: float | Tensor = 1.0,
+        cond: Tensor | None = None,
+        cfg: float = 1.0,
+    ) -> Tensor:
+        """log p_t(x) up to a constant, whose gradient is the guided score; (B,).
+
+        Args:
+            labels, guidance: the classes that the classifier guides to (-1: none), and how much.
+                One class an image, (B,), or several, (B, K), each with a weight in (K,).
+            cond, cfg: the classes that a label-conditioned network is told, and the scale of its
+                classifier-free guidance; 1 takes its word as it is.
         """
-        return -self.eps(x, t, cond=cond)
+        t = self._each(t, x)
+        guided = labels is not None and (isinstance(guidance, Tensor) or guidance != 0)
+        told, plain = self._joints(x, t, cond, needs_plain=guided or cfg != 1)
+        f = told.log_density
+        if cfg != 1:
+            f = torch.lerp(plain.log_density, f, cfg)
+        log_prob = f / self.sigma(t, x)
+        if labels is None or not guided:
+            return log_prob
+        log_p = plain.log_p(labels[:, None] if labels.ndim == 1 else labels)
+        return log_prob + (guidance * log_p).sum(dim=1)
 
     def eps(
         self,
         x: Tensor,
         t: Tensor | int,
         labels: Tensor | None = None,
-        guidance: float = 1.0,
+        guidance: float | Tensor = 1.0,
         cond: Tensor | None = None,
         cfg: float = 1.0,
     ) -> Tensor:
-        """The predicted noise.
+        """The predicted noise, -sigma_t grad_x `log_prob`; arguments as there.
 
-        Args:
-            labels, guidance: the classes that the classifier guides to (-1: none), and how much.
-            cond, cfg: the classes that a label-conditioned network is told, and the scale of its
-                classifier-free guidance; 1 takes its word as it is.
+        Works under `no_grad` too, since it opens gradients for itself.
         """
         with torch.enable_grad():
             x = x.detach().requires_grad_(True)
-            t = self._each(t, x)
-            told, plain = self._joints(x, t, cond, needs_plain=labels is not None or cfg != 1)
-            potential = told.log_density
-            if cfg != 1:
-                potential = torch.lerp(plain.log_density, potential, cfg)
-            if labels is not None and guidance != 0:
-                scale = guidance * self.sigmas[t].to(x.dtype) * (labels >= 0)
-                log_p = plain.logits.log_softmax(dim=1)
-                potential = potential + scale * log_p.gather(1, labels.clamp(min=0)[:, None])[:, 0]
-            (gradient,) = torch.autograd.grad(potential.sum(), x)
+            log_prob = self.log_prob(x, t, labels, guidance, cond, cfg)
+            (gradient,) = torch.autograd.grad(log_prob, x, self.sigma(self._each(t, x), x))
         return -gradient
+
+    def sigma(self, t: Tensor, x: Tensor) -> Tensor:
+        """sigma_t of each image, by which f is a log-density; (B,)."""
+        return self.sigmas[t].to(x.dtype)
+
+    def _maps(self, x: Tensor, t: Tensor, cond: Tensor | None) -> Maps:
+        maps = self.backbone(x, t, cond)
+        if isinstance(maps, Tensor):
+            return maps.to(x.dtype)
+        return [each.to(x.dtype) for each in maps]
 
     def _joints(
         self, x: Tensor, t: Tensor, cond: Tensor | None, needs_plain: bool
     ) -> tuple[Joint, Joint]:
-        """The joint model told `cond` and the plain one, in one evaluation."""
+        """The joint model with `cond` and the plain one, in one evaluation."""
         if cond is None or not needs_plain:
             joint = self(x, t, cond)
             return joint, joint
@@ -109,15 +166,18 @@ class EnergyModel(nn.Module):
         return Joint(f, h), Joint(f_plain, h_plain)
 
     @property
-    def label_conditioned(self) -> bool:
-        """Whether the network takes `cond`."""
-        return bool(getattr(self.backbone, "label_conditioned", False))
+    def takes_label(self) -> bool:  # type: ignore[override]
+        return bool(getattr(self.backbone, "takes_label", False))
 
     @property
-    def no_label(self) -> int:
-        """The `cond` that means "no label", of a label-conditioned network."""
+    def no_label(self) -> int:  # type: ignore[override]
         return int(getattr(self.backbone, "no_label", 0))
 
     def _each(self, t: Tensor | int, x: Tensor) -> Tensor:
         """One timestep for each image."""
         return torch.as_tensor(t, device=x.device).expand(len(x))
+
+
+def _full_precision(x: Tensor) -> torch.autocast:
+    """Energies are sums: keep them exact. ("meta" is a model without weights, for its size.)"""
+    return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)

@@ -20,18 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from egc.codec import Codec, make_codec
-from egc.config import TIMELESS, Config
+from egc.config import Config, SampleConfig
+from egc.config.parse import build, plain
 from egc.diffusion import Diffusion
-from egc.energy import EnergyModel
 from egc.errors import ConfigError, ModelError, suggest
-from egc.nn.backbone import Backbone
-from egc.nn.readout import DenseReadout, MeanReadout, PooledReadout
-from egc.nn.resnet import ResNet
-from egc.nn.unet import UNet
-from egc.rivals import NoisePredictor, StillEnergy
+from egc.nn.network import Network
+from egc.objectives.base import Objective
+from egc.registry import objectives
 
 FORMAT = 1
 CONFIG_FILE, WEIGHTS_FILE, CARD_FILE = "config.json", "model.safetensors", "README.md"
@@ -44,7 +41,8 @@ class Model:
     config: Config
     classes: list[str]
     """names of the classes; empty for a model trained without labels"""
-    net: EnergyModel
+    net: Any
+    """an `EnergyModel`, or the `Network` of a baseline"""
     diffusion: Diffusion
     codec: Codec
     facts: dict[str, Any] = field(default_factory=dict)
@@ -62,10 +60,14 @@ class Model:
 
         On the device `meta` it has shapes but no weights: for sizes, or weights from elsewhere.
         """
+        objective = objective_of(config)
+        objective.options(config.objective)  # refused here, and not after the data was read
         diffusion, codec = Diffusion(config.diffusion), make_codec(config)
         with torch.random.fork_rng(devices=[]), torch.device(device or "cpu"):
             torch.manual_seed(seed)
-            net = build_network(config, codec, len(classes), diffusion.sigmas)
+            net: Network = objective.network.from_config(
+                config, codec.shape, len(classes), diffusion.sigmas
+            )
         return cls(config, list(classes), net, diffusion, codec)
 
     @property
@@ -73,18 +75,22 @@ class Model:
         return next(self.net.parameters()).device
 
     @property
-    def draws(self) -> bool:
-        """Whether it was trained to make images."""
-        return self.config.objective.kind != "classifier"
+    def classifies(self) -> bool:
+        """Whether it gives p(y|x): its network can, and it was trained with labels."""
+        return self.net.classifies and bool(self.classes)
 
-    @property
-    def denoises(self) -> bool:
-        """Whether it predicts noise, as all tasks of diffusion need."""
-        return self.config.objective.kind not in TIMELESS
-
-    @property
-    def has_energy(self) -> bool:
-        return self.config.objective.kind != "ddpm"
+    def needs(self, ability: str) -> None:
+        """Refuse what the model cannot do: `classifies`, `denoises`, `draws` or `has_energy`."""
+        if ability == "classifies" and self.net.classifies and not self.classes:
+            raise ModelError("This model was trained without labels, so it cannot classify.")
+        words = {
+            "classifies": "classify",
+            "denoises": "denoise, as it knows no noise levels",
+            "draws": "draw images",
+            "has_energy": "give an energy",
+        }
+        if not getattr(self.net, ability):
+            raise self.net.cannot(words[ability])
 
     def to(self, device: str | torch.device) -> Self:
         """Move the network, and what the codec works with, to a device; returns the model."""
@@ -94,16 +100,35 @@ class Model:
 
     def size(self) -> dict[str, float]:
         """Parameters, and the cost of one forward pass of one image (a multiply-add is 2)."""
+        from torch.utils.flop_counter import FlopCounterMode
+
         x = torch.zeros(1, *self.codec.shape, device=self.device)
-        evaluate = self.net.predict if isinstance(self.net, NoisePredictor) else self.net
         counter = FlopCounterMode(display=False)
         # Fused attention would not be counted on a CPU.
         with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            evaluate(x, 0)
+            self.net(x, 0)
         return {
             "parameters": sum(p.numel() for p in self.net.parameters()),
             "mflop_per_image": counter.get_total_flops() / 1e6,
         }
+
+    def sampling(self, **changes: Any) -> SampleConfig:
+        """How to draw: the model's defaults, changed by whatever is not None, checked once."""
+        given = {name: value for name, value in changes.items() if value is not None}
+        if not self.net.denoises and self.net.draws and (given.keys() & {"sampler", "cfg"}):
+            raise ConfigError("A JEM draws by Langevin dynamics: it takes no sampler and no cfg.")
+        if "cfg" in given and not self.net.takes_label:
+            raise ConfigError(
+                "Classifier-free guidance (cfg) is for label-conditioned networks, and this is "
+                "none; use the classifier's guidance."
+            )
+        sampling: SampleConfig = build(SampleConfig, {**plain(self.config.sample), **given})
+        if self.net.denoises and sampling.steps > self.diffusion.steps:
+            raise ConfigError(
+                f"The number of sampling steps must be 1 to {self.diffusion.steps}; "
+                f"got {sampling.steps}."
+            )
+        return sampling
 
     def label_index(self, label: str | int) -> int:
         """The index of a class, given by name or by index."""
@@ -115,9 +140,9 @@ class Model:
             return self.classes.index(label)
         try:
             index = int(label)
-        except ValueError:
+        except (ValueError, TypeError):
             index = -1
-        if not 0 <= index < len(self.classes):
+        if not 0 <= index < len(self.classes) or index != label and not isinstance(label, str):
             hint = suggest(str(label), self.classes)
             raise ModelError(f"This model has no class {str(label)!r}. {hint}")
         return index
@@ -132,8 +157,10 @@ class Model:
             "classes": self.classes,
             "facts": self.facts,
         }
-        weights = {name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in _state(self)}
+        state = self.net.state_dict()
+        weights = {name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in state.items()}
         save_file(weights, path / WEIGHTS_FILE)
+        (path / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it readable by its owner alone
         self.codec.save(path)
         (path / CONFIG_FILE).write_text(json.dumps(about, indent=2) + "\n")
         (path / CARD_FILE).write_text(card or f"# {path.name}\n\nAn EGC model.\n")
@@ -143,94 +170,33 @@ class Model:
     def open(cls, path: str | Path) -> Self:
         """Read a model directory. The weights are frozen: their gradients are never needed."""
         path = Path(path)
-        about = _read_about(path)
+        about = read_about(path)
         try:
-            model = cls.build(Config.from_dict(about["config"]), about["classes"])
+            config, classes = Config.from_dict(about["config"]), about["classes"]
+            model = cls.build(config, classes, device="meta")
+            if any(buffer.is_meta for buffer in model.net.buffers()):
+                model = cls.build(config, classes)  # buffers that are no weights: computed
         except (KeyError, TypeError, ConfigError) as error:
             raise ModelError(f"{path / CONFIG_FILE} is not a usable model: {error}") from None
         model.facts = about.get("facts", {})
         model.codec.look_in(path)
-        try:
-            weights = load_file(path / WEIGHTS_FILE)
-        except FileNotFoundError:
-            raise ModelError(f"{path} has no {WEIGHTS_FILE}; is it a model directory?") from None
-        except (SafetensorError, OSError) as error:
-            raise ModelError(
-                f"{path / WEIGHTS_FILE} is damaged ({error}); export or download it again."
-            ) from None
-        _check_weights(weights, dict(_state(model)), path / WEIGHTS_FILE)
-        model.net.load_state_dict(weights)
+        model.net.load_state_dict(_read_weights(path, model.net.state_dict()), assign=True)
         model.net.eval().requires_grad_(False)
         return model
 
 
-def build_network(config: Config, codec: Codec, classes: int, sigmas: Tensor) -> EnergyModel:
-    """The backbone and the readout that the configuration names, or a rival's network."""
-    network, kind = config.network, config.objective.kind
-    inputs, image_size, _ = codec.shape
-    if kind == "ddpm":
-        if network.kind == "resnet":
-            raise ConfigError('objective.kind = "ddpm" needs network.kind = "unet".')
-        outputs = inputs * network.stem_stride**2
-        backbone = build_backbone(config, inputs, outputs, image_size)
-        return NoisePredictor(backbone, sigmas, network.stem_stride)
-    readout = build_readout(config, classes or network.components)
-    backbone = build_backbone(config, inputs, readout.map_channels, image_size, classes)
-    return (StillEnergy if kind in TIMELESS else EnergyModel)(backbone, readout, sigmas)
+def objective_of(config: Config) -> type[Objective]:
+    """The objective that a configuration names; it knows which kind of network it trains."""
+    return objectives[config.objective.kind]
 
 
-def build_readout(config: Config, outputs: int) -> DenseReadout | MeanReadout | PooledReadout:
-    network = config.network
-    if network.readout == "dense":
-        return DenseReadout(outputs)
-    if network.readout == "mean":
-        return MeanReadout(outputs)
-    if network.channels % network.head_width:
-        raise ConfigError(
-            f"network.head_width = {network.head_width} does not divide "
-            f"network.channels = {network.channels}, as the pooled readout needs."
-        )
-    return PooledReadout(outputs, network.channels, network.head_width)
+def make_objective(model: Model) -> Objective:
+    """The objective that the model's configuration names, around the model's network."""
+    return objective_of(model.config)(model.net, model.diffusion, model.config.objective)
 
 
-def build_backbone(
-    config: Config, inputs: int, outputs: int, image_size: int, classes: int = 0
-) -> Backbone:
-    """The configured network between any numbers of channels."""
-    network = config.network
-    common: dict[str, Any] = {
-        "inputs": inputs,
-        "outputs": outputs,
-        "channels": network.channels,
-        "multipliers": network.multipliers,
-        "depth": network.depth,
-        "groups": network.groups,
-        "stem_stride": network.stem_stride,
-        "timed": config.objective.kind not in TIMELESS,
-    }
-    if network.kind == "resnet":
-        return ResNet(**common)
-    if network.label_width and not classes:
-        raise ConfigError(
-            f"network.label_width = {network.label_width} is for networks that see labels, but "
-            "the data has none; set network.label_width = 0."
-        )
-    return UNet(
-        **common,
-        image_size=image_size,
-        attention=network.attention,
-        head_width=network.head_width,
-        heads=network.heads,
-        classes=classes,
-        label_width=network.label_width,
-    )
-
-
-def _state(model: Model) -> list[tuple[str, Tensor]]:
-    return list(model.net.state_dict().items())
-
-
-def _read_about(path: Path) -> dict[str, Any]:
+def read_about(path: Path) -> dict[str, Any]:
+    """The `config.json` of a model directory."""
     try:
         about = json.loads((path / CONFIG_FILE).read_text())
     except FileNotFoundError:
@@ -247,8 +213,15 @@ def _read_about(path: Path) -> dict[str, Any]:
     return about
 
 
-def _check_weights(found: dict[str, Tensor], expected: dict[str, Tensor], where: Path) -> None:
-    """The weights must fit the configuration, name by name and shape by shape."""
+def _read_weights(path: Path, expected: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights, which must fit the configuration name by name and shape by shape."""
+    where = path / WEIGHTS_FILE
+    try:
+        found = load_file(where)
+    except FileNotFoundError:
+        raise ModelError(f"{path} has no {WEIGHTS_FILE}; is it a model directory?") from None
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{where} is damaged ({error}); export or download it again.") from None
     for name, weight in expected.items():
         if name not in found:
             raise ModelError(f"{where} lacks {name!r}: it does not belong to its config.json.")
@@ -259,3 +232,4 @@ def _check_weights(found: dict[str, Tensor], expected: dict[str, Tensor], where:
             )
     if extra := found.keys() - expected.keys():
         raise ModelError(f"{where} has {min(extra)!r}, which its config.json does not know.")
+    return {name: found[name].to(weight.dtype) for name, weight in expected.items()}

@@ -14,8 +14,8 @@ from typing import IO, NamedTuple, TypeVar
 from urllib.request import urlopen
 
 from egc.errors import DataError
-from egc.processes import is_main, wait_for_all
-from egc.progress import Line, progress_line
+from egc.distributed import is_main, main_first
+from egc.report.progress import Line, progress_line
 
 CHUNK = 1 << 20
 TIMEOUT = 60
@@ -44,13 +44,6 @@ def data_home() -> Path:
 def find(*names: str) -> Path | None:
     """The first of these files or directories that the data directory has."""
     return next((path for name in names if (path := data_home() / name).exists()), None)
-
-
-def main_first(work: Callable[[], Found]) -> Found:
-    """Do the work on every process, on the main one before the others."""
-    done = work() if is_main() else None
-    wait_for_all()
-    return work() if done is None else done
 
 
 def found_or_fetched(look: Callable[[], Found | None], *files: Remote) -> Found:

@@ -20,13 +20,13 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
-from egc.data.files import data_home, main_first, megabytes
+from egc.data.files import data_home, megabytes
 from egc.data.folder import set_of_pictures, shape_of
 from egc.data.images import open_image
 from egc.data.imageset import ImageSet
 from egc.data.streamed import Stream, StreamedSet
 from egc.errors import ConfigError, DataError, EGCError
-from egc.processes import is_main
+from egc.distributed import is_main, main_first
 
 TEST_SPLITS = ("test", "validation", "val", "valid")
 LABELS = ("label", "labels", "fine_label", "class", "target")

@@ -27,8 +27,8 @@ from egc.codec import PIXELS_AT_ONCE, LatentCodec, pixels_of, settle_codec
 from egc.config import Config
 from egc.data.imageset import ImageSet
 from egc.errors import ConfigError, DataError
-from egc.processes import is_main, share, wait_for_all
-from egc.progress import Line, progress_line
+from egc.distributed import is_main, share, wait_for_all
+from egc.report.progress import Line, progress_line
 
 FORMAT = 1
 SHARD_IMAGES = 4096

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, Self
+
 import torch
 from torch import Tensor, nn
 
+from egc.config import NetworkConfig
 from egc.errors import ConfigError
-from egc.nn.blocks import timestep_embedding
-from egc.nn.twice import recomputed
+from egc.nn.layers import timestep_embedding
+from egc.nn.double_backward import recomputed
+
+
+class Shape(NamedTuple):
+    """What a backbone is built between."""
+
+    inputs: int
+    """channels of the image"""
+    outputs: int
+    """channels of the map"""
+    image_size: int
+    """side of the image in model space"""
+    classes: int = 0
+    """how many labels there are"""
+    timed: bool = True
+    """whether the network sees the noise level"""
 
 
 class Backbone(nn.Module):
     """(x_t, t, cond) -> map. `cond` is a class index each, `classes` meaning "no label".
+
+    A backbone may give a list of maps instead of one, the finest first, to a readout that takes
+    several. To add one, derive from this class, write `from_config` and `features` (or
+    `forward`), and register it: `@backbones.register("name")`.
 
     Args:
         channels: the base width; the time embedding is four times as wide.
@@ -39,8 +61,14 @@ class Backbone(nn.Module):
         self.no_label = classes
         self.labels = nn.Embedding(classes + 1, label_width) if label_width else None
 
+    @classmethod
+    def from_config(cls, network: NetworkConfig, shape: Shape) -> Self:
+        """The backbone that a configuration describes."""
+        raise NotImplementedError
+
     @property
-    def label_conditioned(self) -> bool:
+    def takes_label(self) -> bool:
+        """Whether it sees the label."""
         return self.labels is not None
 
     out: nn.Module
@@ -50,7 +78,7 @@ class Backbone(nn.Module):
         """The last hidden map, which `out` turns into the one that is read."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor | list[Tensor]:
         return self.out(self.features(x, t, cond))
 
     def embed(

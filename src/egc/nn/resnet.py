@@ -10,14 +10,19 @@ second derivatives.
 
 from __future__ import annotations
 
+from typing import Self
+
 from torch import Tensor, nn
 
+from egc.config import NetworkConfig
 from egc.errors import ConfigError
-from egc.nn.backbone import Backbone
-from egc.nn.blocks import ResBlock, norm_silu
-from egc.nn.twice import Conv2d
+from egc.nn.backbone import Backbone, Shape
+from egc.nn.double_backward import Conv2d
+from egc.nn.layers import ResBlock, norm_silu
+from egc.registry import backbones
 
 
+@backbones.register("resnet")
 class ResNet(Backbone):
     """(x_t, t) -> map: (B, inputs, H, W), (B,) -> (B, outputs, H / 2^(levels - 1), ...).
 
@@ -53,6 +58,24 @@ class ResNet(Backbone):
                 width = n_out
         self.norm = norm_silu(groups, width)
         self.out = Conv2d(width, outputs, 3, padding=1)
+
+    @classmethod
+    def from_config(cls, network: NetworkConfig, shape: Shape) -> Self:
+        if network.attention or network.label_width:
+            raise ConfigError(
+                'network.kind = "resnet" has no attention and sees no labels: set '
+                "network.attention = [] and network.label_width = 0."
+            )
+        return cls(
+            inputs=shape.inputs,
+            outputs=shape.outputs,
+            timed=shape.timed,
+            channels=network.channels,
+            multipliers=network.multipliers,
+            depth=network.depth,
+            groups=network.groups,
+            stem_stride=network.stem_stride,
+        )
 
     def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         emb, _ = self.embed(x, t, cond)

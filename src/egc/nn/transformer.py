@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from egc.nn.blocks import zeroed
-from egc.nn.twice import Conv2d, attention
+from egc.nn.layers import zeroed
+from egc.nn.double_backward import Conv2d, attention
 
 
 class SpatialTransformer(nn.Module):

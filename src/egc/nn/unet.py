@@ -11,14 +11,19 @@ the score is the gradient that travels back through them.
 
 from __future__ import annotations
 
+import math
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 
+from egc.config import NetworkConfig
 from egc.errors import ConfigError
-from egc.nn.backbone import Backbone
-from egc.nn.blocks import Downsample, ResBlock, SelfAttention, Upsample, norm_silu
+from egc.nn.backbone import Backbone, Shape
+from egc.nn.layers import Downsample, ResBlock, SelfAttention, Upsample, norm_silu
+from egc.nn.double_backward import Conv2d
 from egc.nn.transformer import SpatialTransformer
-from egc.nn.twice import Conv2d
+from egc.registry import backbones
 
 
 class Stage(nn.Module):
@@ -34,6 +39,7 @@ class Stage(nn.Module):
         return h if self.attention is None else self.attention(h, label)
 
 
+@backbones.register("unet")
 class UNet(Backbone):
     """(x_t, t, cond) -> map: (B, inputs, H, W), (B,), (B,) -> (B, outputs, H, W).
 
@@ -42,7 +48,7 @@ class UNet(Backbone):
         image_size: the side of the image, from which the side of every level follows.
         channels, multipliers: the width of level i is `channels * multipliers[i]`.
         depth: residual blocks a level.
-        attention: the sides of the maps (such as 16, 8) that get attention.
+        attention: the sides of the maps (such as 16, 8) that get attention; see `attends`.
         head_width: channels of one attention head.
         groups: groups of each GroupNorm; 0: no norms.
         stem_stride: above 1, the first map, and the last, are that much smaller than the image.
@@ -72,7 +78,8 @@ class UNet(Backbone):
         super().__init__(channels, classes, label_width, timed=timed)
         sides = level_sides(-(-image_size // stem_stride), len(multipliers))
         widths = [channels * multiplier for multiplier in multipliers]
-        _check(image_size, sides, widths, attention, None if label_width else head_width, groups)
+        attending = [attends(side, attention) for side in sides]
+        _check(widths, attending, None if label_width else head_width, groups)
         self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
 
         def stage(n_in: int, n_out: int, attends: bool) -> Stage:
@@ -86,9 +93,9 @@ class UNet(Backbone):
 
         self.down = nn.ModuleList()
         skips = [width := widths[0]]
-        for level, (n_out, side) in enumerate(zip(widths, sides, strict=True)):
+        for level, (n_out, here) in enumerate(zip(widths, attending, strict=True)):
             for _ in range(depth):
-                self.down.append(stage(width, n_out, side in attention))
+                self.down.append(stage(width, n_out, here))
                 skips.append(width := n_out)
             if level < len(widths) - 1:
                 self.down.append(Downsample(width))
@@ -97,9 +104,9 @@ class UNet(Backbone):
         self.middle = nn.ModuleList([stage(width, width, True), stage(width, width, False)])
 
         self.up = nn.ModuleList()
-        for level, (n_out, side) in reversed(list(enumerate(zip(widths, sides, strict=True)))):
+        for level, (n_out, here) in reversed(list(enumerate(zip(widths, attending, strict=True)))):
             for _ in range(depth + 1):
-                self.up.append(stage(width + skips.pop(), n_out, side in attention))
+                self.up.append(stage(width + skips.pop(), n_out, here))
                 width = n_out
             if level > 0:
                 self.up.append(Upsample(width))
@@ -108,6 +115,21 @@ class UNet(Backbone):
         # Not zeroed, as DDPM's is: here the channels are classes, and channels that start equal
         # get equal gradients from the score term and are slow to tell classes apart.
         self.out = Conv2d(width, outputs, 3, padding=1)
+
+    @classmethod
+    def from_config(cls, network: NetworkConfig, shape: Shape) -> Self:
+        return cls(
+            **shape._asdict(),
+            channels=network.channels,
+            multipliers=network.multipliers,
+            depth=network.depth,
+            attention=network.attention,
+            head_width=network.head_width,
+            groups=network.groups,
+            stem_stride=network.stem_stride,
+            heads=network.heads,
+            label_width=network.label_width,
+        )
 
     def features(self, x: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
         emb = self.embed(x, t, cond)
@@ -134,33 +156,31 @@ def level_sides(image_size: int, levels: int) -> list[int]:
     return sides
 
 
+def attends(side: int, attention: tuple[int, ...]) -> bool:
+    """Whether a map of this side gets attention: one of the wanted sides is about its own.
+
+    Within a factor of the square root of 2, so that sides which are no power of two find theirs:
+    28 x 28 images have maps of 14 and 7 where 32 x 32 ones have 16 and 8.
+    """
+    return any(abs(math.log2(side / wanted)) <= 0.5 for wanted in attention)
+
+
 def _check(
-    image_size: int,
-    sides: list[int],
-    widths: list[int],
-    attention: tuple[int, ...],
-    head_width: int | None,
-    groups: int,
+    widths: list[int], attending: list[bool], head_width: int | None, groups: int
 ) -> None:
     """Refuse a shape that cannot be built, naming the key to change."""
-    if missing := [side for side in attention if side not in sides]:
-        raise ConfigError(
-            f"network.attention = {list(attention)}: there is no map of side {missing[0]}; "
-            f"a {image_size}x{image_size} input with {len(sides)} levels has the sides {sides}."
-        )
     for width in widths:
         if groups and width % groups:
             raise ConfigError(
                 f"network.groups = {groups} does not divide the width {width} "
-                "(network.channels x multiplier)."
+                "(network.channels x multiplier); choose a divisor of it."
             )
     if head_width is None:  # spatial transformers fit any width
         return
     # The middle always attends, and its width is that of the last level.
-    attending = {w for w, side in zip(widths, sides, strict=True) if side in attention}
-    for width in sorted(attending | {widths[-1]}):
-        if width % head_width:
+    for width, here in zip(widths, [*attending[:-1], True], strict=True):
+        if here and width % head_width:
             raise ConfigError(
                 f"network.head_width = {head_width} does not divide the width {width} "
-                "of a level with attention."
+                "of a level with attention; choose a divisor of it."
             )

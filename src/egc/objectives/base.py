@@ -7,14 +7,17 @@ an ordinary forward pass followed by an ordinary backward pass.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from egc.config import ObjectiveConfig
+from egc.config.parse import build
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
+from egc.errors import ConfigError
+from egc.nn.network import Network
 
 
 class Batch(NamedTuple):
@@ -35,7 +38,7 @@ class Batch(NamedTuple):
     cond: Tensor | None = None
     """what a label-conditioned network is told: the label, or the index of "no label"; (B,)"""
     seeds: Tensor | None = None
-    """seeds for whatever else an objective draws; (B,)"""
+    """seeds for whatever else is random in an objective; (B,)"""
 
     def split(self, parts: int) -> list[Batch]:
         """The batch in `parts` pieces, for accumulating gradients."""
@@ -61,9 +64,22 @@ class Terms(NamedTuple):
 
 
 class Objective(nn.Module):
-    """What is minimised."""
+    """What is minimised.
 
-    def __init__(self, net: EnergyModel, diffusion: Diffusion, config: ObjectiveConfig):
+    To add one, derive from this class, write `passes`, `plan` and `forward`, and register it:
+    `@objectives.register("name")`.
+    """
+
+    network: ClassVar[type[Network]] = EnergyModel
+    """the kind of network that it trains"""
+    uses_labels: ClassVar[bool] = True
+    """false: labels are forgotten"""
+    needs_labels: ClassVar[bool] = False
+    """true: data without labels is refused"""
+    Options: ClassVar[type | None] = None
+    """a dataclass of the keys below `objective.options` that it alone has"""
+
+    def __init__(self, net: Any, diffusion: Diffusion, config: ObjectiveConfig):
         super().__init__()
         self.net = net
         self.diffusion = diffusion
@@ -71,6 +87,18 @@ class Objective(nn.Module):
         self.memory: dict[str, Tensor] = {}
         """what plans remember from step to step besides the weights; the main process saves it,
         and of several processes each has its share of the rows"""
+
+    @classmethod
+    def options(cls, config: ObjectiveConfig) -> Any:
+        """`objective.options` as the objective's own dataclass."""
+        if cls.Options is not None:
+            return build(cls.Options, config.options, "objective.options.")
+        if config.options:
+            raise ConfigError(
+                f'objective.kind = "{config.kind}" has no options of its own; '
+                f"got objective.options.{min(config.options)}."
+            )
+        return None
 
     @property
     def passes(self) -> float:

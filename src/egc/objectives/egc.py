@@ -7,7 +7,7 @@
 The first term needs the gradient of a gradient. There are two ways to it.
 
 `exact`: double backward. s is itself a backward pass, and training goes back through it, over
-layers that are cheap to differentiate twice (`egc.nn.twice`).
+layers that are cheap to differentiate twice (`egc.nn.double_backward`).
 
 `paired`: with r = s + eps held constant, the gradient of mean(r^2) in the parameters is 2/N times
 that of the directional derivative of f along r, for which two first-order passes suffice:
@@ -38,8 +38,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from egc.nn.twice import differentiated_twice, input_gradient_only
+from egc.nn.double_backward import double_backward, input_gradient_only
 from egc.objectives.base import Batch, Objective, Terms
+from egc.registry import objectives
 
 PAIR_STEP = 0.01
 """root mean square of the displacement h r, in model space"""
@@ -66,13 +67,14 @@ class Pass(NamedTuple):
     """the noise that -grad f is regressed on (exact)"""
 
 
+@objectives.register("egc")
 class EGCObjective(Objective):
     """The loss of a batch. Its gradient is exact or paired, as configured."""
 
     @property
     def passes(self) -> float:
-        told = self.net.label_conditioned and self.config.noisy_stream
-        apart = self.config.clean_stream + told  # evaluations that only classify
+        without_label = self.net.takes_label and self.config.noisy_stream
+        apart = self.config.clean_stream + without_label  # evaluations that only classify
         return (6.0 if self.config.gradient == "exact" else 8.0) + 3.0 * apart
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Pass]:
@@ -117,7 +119,7 @@ class EGCObjective(Objective):
             loss = score + (along_r - along_r.detach())
         else:
             x = part.x.detach().requires_grad_(True)
-            with differentiated_twice():
+            with double_backward():
                 joint = self.net(x, part.t, part.cond)
             with input_gradient_only():
                 (s,) = torch.autograd.grad(joint.log_density.sum(), x, create_graph=True)
@@ -143,6 +145,13 @@ class EGCObjective(Objective):
         every = tuple(range(1, r.ndim))
         rms = r.square().mean(dim=every, keepdim=True).sqrt().clamp(min=1e-12)
         return r, PAIR_STEP / rms
+
+
+@objectives.register("egc-unsupervised")
+class UnsupervisedObjective(EGCObjective):
+    """The same without labels: the score term alone."""
+
+    uses_labels = False
 
 
 def _joined(passes: list[Pass]) -> Pass:

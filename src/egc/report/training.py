@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from egc.data.imageset import ImageSet
-from egc.evaluation.classification import Classification, evaluate_classification
-from egc.grid import image_grid
+from egc.metrics.classification import Classification, evaluate_classification
+from egc.report.grid import image_grid
 from egc.model import Model
 from egc.report.figures import confusion_figure, histogram, run_curves
 from egc.report.page import Section, render

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from egc.errors import ConfigError
 from egc.model import Model
-from egc.progress import progress_line
+from egc.report.progress import progress_line
 from egc.tasks.sample import Samples, end_of, first_step, seeds_for
 
 LogDensity = Callable[[Tensor, int], Tensor]

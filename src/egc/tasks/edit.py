@@ -15,7 +15,7 @@ import torch
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError
 from egc.model import Model
-from egc.progress import progress_line
+from egc.report.progress import progress_line
 from egc.tasks.classify import predict_proba
 from egc.tasks.interpolate import begin_at
 from egc.tasks.sample import end_of, eps_for, seeds_for

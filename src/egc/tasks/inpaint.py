@@ -17,7 +17,7 @@ from torch import Tensor
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError, DataError
 from egc.model import Model
-from egc.progress import progress_line
+from egc.report.progress import progress_line
 from egc.tasks.sample import Samples, eps_for, labels_for, seeds_for
 
 SHAPES = ("center", "left", "right", "top", "bottom", "random-strokes")

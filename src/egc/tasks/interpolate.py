@@ -17,9 +17,9 @@ from torch import Tensor
 
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError
-from egc.grid import image_grid
+from egc.report.grid import image_grid
 from egc.model import Model
-from egc.progress import progress_line
+from egc.report.progress import progress_line
 from egc.tasks.sample import end_of, eps_for, first_step, labels_for, seeds_for
 
 LEVEL = 0.7

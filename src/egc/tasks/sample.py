@@ -11,19 +11,21 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
+from egc.config import SampleConfig
 from egc.diffusion import EpsFunction, ReverseStep
-from egc.errors import ConfigError, ModelError
-from egc.grid import image_grid
+from egc.distributed import gather, is_main, share
+from egc.errors import ConfigError
 from egc.model import Model
-from egc.processes import is_main, share, whole
-from egc.progress import Line, progress_line
-from egc.rivals import StillEnergy, langevin, uniform
+from egc.report.grid import image_grid
+from egc.report.progress import Line, progress_line
 
 LEAST_SIGNAL = 1e-3
 """abar_t below which x_t counts as pure noise"""
@@ -42,20 +44,40 @@ class Samples:
     seeds: np.ndarray
     """(N,)"""
     classes: list[str]
+    sampling: SampleConfig | None = None
+    """how they were drawn"""
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def label_names(self) -> list[str | None]:
+        """The class that was asked for in each image; None: no label."""
+        return [self.classes[label] if label >= 0 else None for label in self.labels]
+
+    def settings(self) -> dict[str, Any]:
+        """How they were drawn, as JSON can hold it."""
+        return {} if self.sampling is None else dict(vars(self.sampling))
+
     def save(self, path: str | Path) -> Path:
-        """Write `x.png` (one picture of all), `x.npz` (arrays), or a directory of images."""
+        """Write `x.png` (one picture of all), `x.npz` (arrays), or a directory of images.
+
+        Labels, seeds and settings are kept beside the images: in the text of a PNG file under
+        the key `egc`, as arrays, or in `samples.json`.
+        """
         path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = self._about(list(range(len(self))))
         if path.suffix.lower() == ".npz":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(path, images=self.images, labels=self.labels, seeds=self.seeds)
+            np.savez_compressed(
+                path,
+                images=self.images,
+                labels=self.labels,
+                seeds=self.seeds,
+                settings=json.dumps(self.settings()),
+            )
         elif path.suffix:
-            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                image_grid(self.images).save(path)
+                image_grid(self.images).save(path, **_embedded(path, about))
             except ValueError:
                 raise ConfigError(
                     f"Samples are saved as .png, .npz or a directory; got {str(path)!r}."
@@ -64,16 +86,33 @@ class Samples:
             self._save_each(path)
         return path
 
+    def _about(self, rows: list[int]) -> dict[str, Any]:
+        names = self.label_names()
+        return {
+            "labels": [names[row] for row in rows],
+            "seeds": [int(self.seeds[row]) for row in rows],
+            **self.settings(),
+        }
+
     def _save_each(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         index = []
-        for pixels, label, seed in zip(self.images, self.labels, self.seeds, strict=True):
-            name = f"seed{seed:06d}.png"
-            squeezed = pixels[..., 0] if pixels.shape[-1] == 1 else pixels
-            Image.fromarray(squeezed).save(folder / name)
-            label_name = self.classes[label] if label >= 0 else None
-            index.append({"file": name, "seed": int(seed), "label": label_name})
-        (folder / "samples.json").write_text(json.dumps(index, indent=2) + "\n")
+        for row, (pixels, label) in enumerate(zip(self.images, self.label_names(), strict=True)):
+            path = folder / f"seed{self.seeds[row]:06d}.png"
+            image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+            image.save(path, **_embedded(path, self._about([row])))
+            index.append({"file": path.name, "seed": int(self.seeds[row]), "label": label})
+        about = {"format": 1, **self.settings(), "images": index}
+        (folder / "samples.json").write_text(json.dumps(about, indent=2) + "\n")
+
+
+def _embedded(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that write `about` into a PNG file."""
+    if path.suffix.lower() != ".png":
+        return {}
+    text = PngInfo()
+    text.add_itxt("egc", json.dumps(about))
+    return {"pnginfo": text}
 
 
 def sample(
@@ -81,15 +120,17 @@ def sample(
     labels: str | int | Sequence[str | int] | None = None,
     count: int | None = None,
     *,
-    steps: int | None = None,
-    sampler: str | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
+    sampling: SampleConfig,
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = True,
+    shared: bool = False,
 ) -> Samples:
-    """Draw images; see `egc.EGC.sample`. Of several processes, each draws its share."""
+    """Draw images, here and now; see `egc.EGC.sample`.
+
+    `shared` is for drivers of several processes: each draws its share, and all get all images.
+    """
+    model.needs("draws")
     indices = labels_for(model, labels, count)
     if batch_size is None:
         batch_size = _fitting_batch(model)
@@ -97,86 +138,57 @@ def sample(
         raise ConfigError(f"The batch size must be at least 1; got {batch_size}.")
     model.codec.ready()
     seeds = seeds_for(seed, len(indices))
-    mine = np.array(share(list(range(len(seeds)))), dtype=int)
+    rows = list(range(len(seeds)))
+    mine = np.array(share(rows) if shared else rows, dtype=int)
     batches = [mine[i : i + batch_size] for i in range(0, len(mine), batch_size)]
-    count_steps = len(batches) * (steps or model.config.sample.steps)
     images: list[np.ndarray] = []
-    with progress_line("Sampling", count_steps, show=progress and is_main()) as line:
-        for rows in batches:
-            way = sample_steps(
-                model,
-                indices[rows],
-                seeds[rows],
-                steps=steps,
-                sampler=sampler,
-                guidance=guidance,
-                cfg=cfg,
-            )
+    show = progress and (is_main() or not shared)
+    with progress_line("Sampling", len(batches) * sampling.steps, show=show) as line:
+        for rows_at_once in batches:
+            way = sample_steps(model, indices[rows_at_once], seeds[rows_at_once], sampling)
             images += list(model.codec.decode(end_of(way, line)))
-    return Samples(np.stack(whole(images)), indices, seeds, model.classes)
+    found = np.stack(gather(images) if shared else images)
+    return Samples(found, indices, seeds, model.classes, sampling)
 
 
 def sample_steps(
-    model: Model,
-    labels: np.ndarray,
-    seeds: np.ndarray,
-    *,
-    steps: int | None = None,
-    sampler: str | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
+    model: Model, labels: np.ndarray, seeds: np.ndarray, sampling: SampleConfig
 ) -> Iterator[ReverseStep]:
     """The reverse process of one batch, step by step; a label of -1 is unguided.
 
-    A JEM has none: its steps are those of a chain that starts from uniform noise.
+    A network that draws without denoising has steps of its own.
     """
-    defaults = model.config.sample
-    steps = defaults.steps if steps is None else steps
-    if not model.denoises:
-        if sampler is not None or cfg is not None:
-            raise ConfigError("A JEM draws by Langevin dynamics: it takes no sampler and no cfg.")
-        return chain_steps(model, labels, seeds, steps, guidance)
-    sampler = sampler or defaults.sampler
+    if not model.net.denoises:
+        targets = torch.as_tensor(labels, device=model.device)
+        return model.net.chains(
+            model.codec.shape, seeds.tolist(), targets, sampling.steps, sampling.guidance
+        )
+    return reverse(model, labels, seeds, sampling)
+
+
+def reverse(
+    model: Model,
+    labels: np.ndarray,
+    seeds: Sequence[int] | np.ndarray,
+    sampling: SampleConfig,
+    *,
+    start: Tensor | None = None,
+    begin: int | None = None,
+) -> Iterator[ReverseStep]:
+    """`Diffusion.reverse` of a model, towards labels; from `start` at step `begin`, if given."""
     return model.diffusion.reverse(
-        eps_for(model, labels, guidance, cfg),
-        seeds.tolist(),
+        eps_for(model, labels, sampling),
+        [int(seed) for seed in seeds],
         model.codec.shape,
-        sampler=sampler,
-        steps=steps,
+        sampling,
         clip=model.codec.clip,
         device=model.device,
-        begin=first_step(model, sampler, steps),
+        start=start,
+        begin=first_step(model, sampling) if begin is None else begin,
     )
 
 
-def chain_steps(
-    model: Model, labels: np.ndarray, seeds: np.ndarray, steps: int, guidance: float | None
-) -> Iterator[ReverseStep]:
-    """A chain of Langevin dynamics for each image, towards its label if it has one (not -1)."""
-    if not isinstance(model.net, StillEnergy) or not model.draws:
-        raise ModelError(
-            "This model is a classifier (objective.kind = classifier): it was not trained to draw."
-        )
-    if steps < 1:
-        raise ConfigError(f"The number of sampling steps must be at least 1; got {steps}.")
-    generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-    start = torch.stack([uniform(model.codec.shape, generator) for generator in generators])
-    sgld = model.config.objective.sgld
-    chain = langevin(
-        model.net,
-        start.to(model.device),
-        generators,
-        steps=steps,
-        step_size=sgld.step_size,
-        noise=sgld.noise,
-        labels=torch.as_tensor(labels, device=model.device),
-        guidance=model.config.sample.guidance if guidance is None else guidance,
-    )
-    for index, x in enumerate(chain):
-        yield ReverseStep(index, steps, 0, x, x)
-
-
-def first_step(model: Model, sampler: str, steps: int) -> int:
+def first_step(model: Model, sampling: SampleConfig) -> int:
     """The step to start with: 0, or the first with a trace of the image in its noise.
 
     At the end of a cosine schedule the predicted x_0 is the difference of two nearly equal images
@@ -185,9 +197,16 @@ def first_step(model: Model, sampler: str, steps: int) -> int:
     """
     if model.codec.clip is not None:
         return 0
-    times = model.diffusion.timesteps(sampler, steps)
-    signal = model.diffusion.alphas_cumprod[times]
+    signal = model.diffusion.alphas_cumprod[model.diffusion.timesteps(sampling)]
     return int((signal >= LEAST_SIGNAL).int().argmax())
+
+
+def begin_at(model: Model, level: float, sampling: SampleConfig) -> int:
+    """The first of the steps whose noise level is at most this share of T."""
+    times = model.diffusion.timesteps(sampling)
+    most = level * model.diffusion.steps
+    begin = next((i for i, t in enumerate(times) if t < most), len(times))
+    return max(begin, first_step(model, sampling))
 
 
 def end_of(way: Iterable[ReverseStep], line: Line | None = None) -> Tensor:
@@ -201,36 +220,25 @@ def end_of(way: Iterable[ReverseStep], line: Line | None = None) -> Tensor:
     return x
 
 
-def eps_for(
-    model: Model, labels: np.ndarray, guidance: float | None = None, cfg: float | None = None
-) -> EpsFunction:
+def eps_for(model: Model, labels: np.ndarray, sampling: SampleConfig) -> EpsFunction:
     """The predicted noise on the way to these labels, in whichever ways the network knows."""
-    defaults = model.config.sample
-    if cfg is not None and not model.net.label_conditioned:
-        raise ConfigError(
-            "Classifier-free guidance (cfg) is for label-conditioned networks, and this is none; "
-            "use the classifier's guidance."
-        )
-    guidance = defaults.guidance if guidance is None else guidance
-    cfg = defaults.cfg if cfg is None else cfg
-    for name, scale in (("guidance", guidance), ("cfg", cfg)):
-        if scale < 0:
-            raise ConfigError(f"The {name} scale must be at least 0; got {scale}.")
+    model.needs("denoises")
     if not (labels >= 0).any():
         return model.net.eps
     targets = torch.as_tensor(labels, device=model.device)
-    if not model.net.label_conditioned:
+    guidance = sampling.guidance
+    if not model.net.takes_label:
         return lambda x, t: model.net.eps(x, t, targets, guidance)
     cond = torch.where(targets >= 0, targets, model.net.no_label)
     guided = targets if guidance else None
-    return lambda x, t: model.net.eps(x, t, guided, guidance, cond, cfg)
+    return lambda x, t: model.net.eps(x, t, guided, guidance, cond, sampling.cfg)
 
 
 def denoising_path(
-    model: Model, labels: np.ndarray, seeds: np.ndarray, frames: int
+    model: Model, labels: np.ndarray, seeds: np.ndarray, sampling: SampleConfig, frames: int
 ) -> tuple[np.ndarray, list[int]]:
     """Images along the way: uint8 (frames, N, H, W, C) and the t each was reached from."""
-    path = list(sample_steps(model, labels, seeds))
+    path = list(sample_steps(model, labels, seeds, sampling))
     picked = [path[i] for i in np.linspace(0, len(path) - 1, frames).round().astype(int)]
     images = np.stack([model.codec.decode(s.x) for s in picked])
     return images, [s.t for s in picked]
@@ -247,8 +255,8 @@ def labels_for(
     model: Model, labels: str | int | Sequence[str | int] | None, count: int | None
 ) -> np.ndarray:
     """Class indices of the images to draw; given labels are taken in turn until `count`."""
-    if count is not None and count < 1:
-        raise ConfigError(f"The number of images must be at least 1; got {count}.")
+    if count is not None:
+        count = whole_number(count, "The number of images", 1)
     if labels is None:
         return np.full(count or 1, -1)
     listed = [labels] if isinstance(labels, str | int | np.integer) else list(labels)
@@ -259,6 +267,15 @@ def labels_for(
 
 
 def seeds_for(seed: int, count: int) -> np.ndarray:
-    if seed < 0:
-        raise ConfigError(f"A seed must be at least 0; got {seed}.")
+    """The seeds of so many images, the first of which has `seed`."""
+    seed = whole_number(seed, "A seed", 0)
     return np.arange(seed, seed + count)
+
+
+def whole_number(value: Any, what: str, low: int) -> int:
+    """A whole number from `low` on, refused in one sentence if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ConfigError(f"{what} must be a whole number; got {value!r}.")
+    if value < low:
+        raise ConfigError(f"{what} must be at least {low}; got {value}.")
+    return int(value)

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from egc.errors import ConfigError
-from egc.grid import image_grid
+from egc.report.grid import image_grid
 from egc.model import Model
-from egc.progress import progress_line
+from egc.report.progress import progress_line
 from egc.tasks.sample import first_step, labels_for, sample_steps, seeds_for
 
 STRIP = 10

@@ -36,16 +36,16 @@ from egc.config import AugmentConfig
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet, Splits
 from egc.errors import ConfigError, RunError
-from egc.grid import image_grid
-from egc.processes import is_main, process_count, runs_on_cpu
-from egc.progress import progress_line
+from egc.report.grid import image_grid
+from egc.distributed import is_main, process_count, runs_on_cpu
+from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.ema import EMA
 from egc.training.state import pack_state, unpack_state
 from egc.training.stop import StoppedError, stop_on_signals
-from egc.training.stream import step_generator
-from egc.tree import build, plain
+from egc.training.batches import step_generator
+from egc.config.parse import build, plain
 
 LOG_VARIANCE = -6.0
 """of the posterior, at the start"""

@@ -10,7 +10,7 @@ import torch
 from egc.config import Config
 from egc.model import Model
 from egc.objectives.egc import EGCObjective
-from egc.training.stream import BatchStream
+from egc.training.batches import BatchStream
 
 log = logging.getLogger("egc")
 

@@ -26,8 +26,8 @@ from egc.model import Model
 from egc.nn.backbone import Backbone
 from egc.objectives.base import Batch
 from egc.objectives.kinds import make_objective
-from egc.processes import process_count, runs_on_cpu
-from egc.progress import progress_line
+from egc.distributed import process_count, runs_on_cpu
+from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
 from egc.training.averages import Averages
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
@@ -36,7 +36,7 @@ from egc.training.ema import EMA
 from egc.training.run import Run
 from egc.training.state import pack_state, unpack_state
 from egc.training.stop import StoppedError, stop_on_signals
-from egc.training.stream import BatchStream
+from egc.training.batches import BatchStream
 
 Watch = Callable[[EnergyModel, int], dict[str, float]]
 """(averaged network, steps done) -> figures to log; called every `preview_every` steps"""

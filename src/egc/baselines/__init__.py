@@ -1,0 +1,1 @@
+"""What EGC is compared with: other networks and objectives, and comparisons at equal compute."""

@@ -1,0 +1,86 @@
+"""Registries: the names that configurations and commands use, and what each stands for.
+
+To add a backbone, readout, objective, sampler, data source or metric is to write one file that
+registers it, in the package or in a module of your own:
+
+    from egc.registry import samplers
+
+    @samplers.register("heun")
+    def heun(betas, steps):
+        ...
+
+The package's own entries are found by importing the modules of a registry's `homes`, when a name
+is first looked up. Your own module is known once it is imported: by Python, or by
+`egc VERB ... --import my_module`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from egc.errors import ConfigError, suggest
+
+Entry = TypeVar("Entry")
+
+
+class Registry:
+    """Names of one kind of thing.
+
+    Args:
+        what: the kind, for messages, such as "sampler".
+        homes: modules, or packages of modules, that register the package's own entries.
+    """
+
+    def __init__(self, what: str, *homes: str):
+        self.what = what
+        self.homes = homes
+        self._entries: dict[str, Any] = {}
+        self._complete = False
+
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """A decorator that gives a class or function this name; a later one replaces it."""
+
+        def add(entry: Entry) -> Entry:
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def names(self) -> list[str]:
+        self._find_own()
+        return list(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        if name not in self._entries:
+            self._find_own()
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Any:
+        """The entry of a name; a ConfigError with the nearest ones if there is none."""
+        if name not in self:
+            known = self.names()
+            raise ConfigError(
+                f"There is no {self.what} {name!r}. {suggest(str(name), known, most=len(known))} "
+                "One of your own is known once its module is imported (--import MODULE)."
+            )
+        return self._entries[name]
+
+    def _find_own(self) -> None:
+        if self._complete:
+            return
+        self._complete = True
+        for home in self.homes:
+            module = import_module(home)
+            for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+                import_module(f"{home}.{found.name}")
+
+
+backbones = Registry("network.kind", "egc.nn")
+readouts = Registry("network.readout", "egc.nn")
+objectives = Registry("objective.kind", "egc.objectives", "egc.baselines")
+samplers = Registry("sampler", "egc.samplers")
+sources = Registry("data source", "egc.data")
+metrics = Registry("metric", "egc.metrics")
