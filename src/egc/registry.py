@@ -80,7 +80,7 @@ class Registry:
 
 backbones = Registry("network.kind", "egc.nn")
 readouts = Registry("network.readout", "egc.nn")
-objectives = Registry("objective.kind", "egc.objectives", "egc.baselines")
+objectives = Registry("objective.kind", "egc.objectives", "egc.baselines.objectives")
 samplers = Registry("sampler", "egc.samplers")
 sources = Registry("data source", "egc.data")
 metrics = Registry("metric", "egc.metrics")
