@@ -27,7 +27,7 @@ from egc.errors import ConfigError, DataError, ModelError
 from egc.metrics.fitting import fitting
 from egc.model import Model
 from egc.distributed import share, gather
-from egc.tasks.classify import predict_proba
+from egc.tasks.predict import predict_proba
 from egc.tasks.predict import Predictor
 
 AT_ONCE = 256

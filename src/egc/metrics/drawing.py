@@ -64,12 +64,12 @@ class Drawing:
     ) -> Self:
         """The drawing that `sample` would do with these arguments; None: the model's default."""
         defaults = model.config.sample
-        usual = defaults.cfg if model.net.label_conditioned else None
+        usual = defaults.cfg if model.net.takes_label else None
         return cls(
             weights=model_hash(model),
             proportions=None if proportions is None else tuple(map(float, proportions)),
             seed=seed,
-            sampler=sampler or (defaults.sampler if model.denoises else None),
+            sampler=sampler or (defaults.sampler if model.net.denoises else None),
             steps=defaults.steps if steps is None else steps,
             guidance=float(defaults.guidance if guidance is None else guidance),
             cfg=usual if cfg is None else float(cfg),
@@ -158,13 +158,16 @@ def _draw_chunk(
         model,
         None if drawing.proportions is None else labels.tolist(),
         len(labels),
-        steps=drawing.steps,
-        sampler=drawing.sampler,
-        guidance=drawing.guidance,
-        cfg=drawing.cfg,
+        sampling=model.sampling(
+            steps=drawing.steps,
+            sampler=drawing.sampler,
+            guidance=drawing.guidance,
+            cfg=drawing.cfg,
+        ),
         seed=drawing.seed + start,
         batch_size=batch_size,
         progress=False,
+        shared=True,
     )
 
 

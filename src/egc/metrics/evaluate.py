@@ -114,7 +114,7 @@ def _classification(model: Model, data: Splits, plan: Plan, keep: Path | None, s
             model, test, purify=plan.purify, seed=plan.seed
         )
     levels = None
-    if plan.levels and model.denoises:
+    if plan.levels and model.net.denoises:
         last = model.diffusion.steps - 1
         times = np.linspace(0, last, plan.levels).round().astype(int).tolist()
         levels = accuracy_against_t(model, test, times, seed=plan.seed)
@@ -123,7 +123,7 @@ def _classification(model: Model, data: Splits, plan: Plan, keep: Path | None, s
 
 def _generation(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
     guidance = model.config.sample.guidance if plan.guidance is None else plan.guidance
-    asked = guidance > 0 or model.net.label_conditioned
+    asked = guidance > 0 or model.net.takes_label
     return evaluate_generation(
         model,
         data.train,
@@ -196,9 +196,9 @@ def obstacle(model: Model, metric: str) -> str | None:
     pixels = model.config.codec.kind == "pixel"
     if metric in ("classification", "robustness", "certified") and not model.classes:
         return "it names nothing, as it was trained without labels"
-    if metric == "generation" and not model.draws:
+    if metric == "generation" and not model.net.draws:
         return "it was not trained to draw (objective.kind = classifier)"
-    if metric == "likelihood" and not model.denoises:
+    if metric == "likelihood" and not model.net.denoises:
         return f"it knows no noise levels (objective.kind = {model.config.objective.kind})"
     if metric in ("likelihood", "certified") and not pixels:
         return "it works on latents, and the figure would be one of latents"

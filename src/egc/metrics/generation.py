@@ -151,7 +151,7 @@ def evaluate_generation(
     again goes on where it was. `labels` are asked for in the proportions of the training images
     ("data"), as often each ("even"), or not at all ("none").
     """
-    if not model.draws:
+    if not model.net.draws:
         raise ModelError("This model is a plain classifier: there are no images to measure.")
     if count < 2:
         raise ConfigError(f"Comparing images takes at least 2 of them; got count = {count}.")
@@ -233,7 +233,7 @@ def class_proportions(model: Model, train: ImageSet, labels: str) -> np.ndarray 
     ways = ("data", "even", "none")
     if labels not in ways:
         raise ConfigError(f"Labels cannot be asked for by {labels!r}. {suggest(labels, ways)}")
-    if labels == "none" or not model.classes or not model.has_energy:
+    if labels == "none" or not model.classes or not model.net.has_energy:
         return None
     known = train.labels[train.labels >= 0]
     if labels == "even" or not len(known):

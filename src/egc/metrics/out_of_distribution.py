@@ -33,7 +33,7 @@ from egc.tasks.out_of_distribution import (
     Curve,
     curve_vectors,
     flagging_score,
-    novelty_scores,
+    ood_scores,
     offered,
 )
 
@@ -291,7 +291,7 @@ def _pictures(model: Model, data: ImageSet, count: int, seed: int) -> np.ndarray
 def _scored(model: Model, images: np.ndarray, score: str, curve: Curve | None) -> np.ndarray:
     """One score of all images; of several processes, each takes its share."""
     mine = _share(images)
-    found = novelty_scores(model, mine, score, curve).tolist() if len(mine) else []
+    found = ood_scores(model, mine, score, curve).tolist() if len(mine) else []
     return np.array(gather(found))
 
 

@@ -116,6 +116,6 @@ class Smoothed:
 
     def _logits(self, pixels: Tensor, noise: Tensor) -> Tensor:
         model = self.model
-        if not model.denoises:
+        if not model.net.denoises:
             return model.net(2 * (pixels + self.sigma * noise) - 1, 0).logits
         return model.net(model.diffusion.noise(2 * pixels - 1, self.t, noise), self.t).logits

@@ -15,7 +15,7 @@ from egc.report.grid import image_grid
 from egc.model import Model
 from egc.report.figures import confusion_figure, histogram, run_curves
 from egc.report.page import Section, render
-from egc.tasks.density import log_density
+from egc.tasks.predict import log_density
 from egc.tasks.sample import denoising_path, sample
 
 MOST = 1000
@@ -27,13 +27,6 @@ MOST_DECODED = 100
 EACH = 10
 """samples of each class"""
 SHOWN_CLASSES = 10
-LEADS = {
-    "egc": "One network: its forward pass classifies, its backward pass generates.",
-    "egc-unsupervised": "One network without labels: its backward pass generates.",
-    "classifier": "A plain classifier, to compare with.",
-    "ddpm": "A diffusion model that predicts noise by its forward pass, to compare with.",
-    "jem": "A joint energy-based model (JEM), to compare with.",
-}
 
 
 @dataclass(frozen=True)
@@ -79,9 +72,9 @@ def training_report(
                 confusion_figure(result.confusion, model.classes),
             )
         )
-    drawn = _drawn(model, progress) if model.draws else []
+    drawn = _drawn(model, progress) if model.net.draws else []
     sections += drawn
-    groups = strange_energies(model, test) if len(test) and model.has_energy else {}
+    groups = strange_energies(model, test) if len(test) and model.net.has_energy else {}
     if groups:
         sections.append(
             Section(
@@ -92,7 +85,7 @@ def training_report(
             )
         )
     return TrainingReport(
-        html=render(title, LEADS[model.config.objective.kind], figures, sections),
+        html=render(title, model.net.about, figures, sections),
         accuracy=None if result is None else result.accuracy,
         energies={name: float(np.median(values)) for name, values in groups.items()},
         drawn=drawn[0].picture if drawn else None,
@@ -110,7 +103,7 @@ def strange_energies(model: Model, data: ImageSet) -> dict[str, np.ndarray]:
 
 
 def _classification(model: Model, test: ImageSet) -> Classification | None:
-    if not model.classes or not (test.labels >= 0).any():
+    if not model.classifies or not (test.labels >= 0).any():
         return None
     return evaluate_classification(model, test)
 
@@ -123,7 +116,7 @@ def _drawn(model: Model, progress: bool) -> list[Section[Image.Image]]:
 def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
     shown = list(range(min(SHOWN_CLASSES, len(model.classes))))
     labels = np.repeat(shown, EACH).tolist()
-    samples = sample(model, labels, progress=progress)
+    samples = sample(model, labels, sampling=model.sampling(), progress=progress, shared=True)
     names = ", ".join(model.classes[index] for index in shown)
     return Section(
         "Drawing what is asked for",
@@ -134,11 +127,13 @@ def _drawn_by_class(model: Model, progress: bool) -> Section[Image.Image]:
 
 
 def _sampler(model: Model) -> str:
-    return model.config.sample.sampler if model.denoises else "Langevin dynamics"
+    return model.config.sample.sampler if model.net.denoises else "Langevin dynamics"
 
 
 def _drawn_freely(model: Model, progress: bool) -> Section[Image.Image]:
-    samples = sample(model, count=5 * EACH, seed=10_000, progress=progress)
+    samples = sample(
+        model, None, 5 * EACH, sampling=model.sampling(), seed=10_000, progress=progress, shared=True
+    )
     return Section(
         "Drawing freely",
         "The network with no label: it starts from noise and goes where it finds images.",
@@ -152,11 +147,11 @@ def _paths(model: Model) -> Section[Image.Image]:
     labels = np.full(count, -1)
     if model.classes:
         labels = np.arange(count) % len(model.classes)
-    images, times = denoising_path(model, labels, seeds, frames=11)
+    images, times = denoising_path(model, labels, seeds, model.sampling(), frames=11)
     rows = images.swapaxes(0, 1).reshape(-1, *images.shape[2:])
     return Section(
         "From noise to image",
         "A few samples on their way, one a row"
-        + (f", from t = {times[0]} to t = {times[-1]}." if model.denoises else "."),
+        + (f", from t = {times[0]} to t = {times[-1]}." if model.net.denoises else "."),
         image_grid(rows, columns=images.shape[0], cell=48, largest=128),
     )

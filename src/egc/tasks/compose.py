@@ -2,6 +2,8 @@
 
     log p_t(x) = f(x) / sigma_t + w * sum_i s_i log p(y_i | x) + const,   s_i = 1 (and), -1 (not)
 
+which is `EnergyModel.log_prob` with several labels, each with its weight.
+
 Its gradient steers any sampler. But the diffusion of a product is not the product of the
 diffusions: at high noise, the sum is not the density that the steps assume. So at each level the
 images take a few Langevin steps under the sum itself, which is the wanted density at the last one
@@ -24,10 +26,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from egc.config import SampleConfig
 from egc.errors import ConfigError
 from egc.model import Model
 from egc.report.progress import progress_line
-from egc.tasks.sample import Samples, end_of, first_step, seeds_for
+from egc.tasks.sample import Samples, end_of, first_step, seeds_for, whole_number
 
 LogDensity = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> log p_t(x) up to a constant, (B,); differentiable"""
@@ -102,12 +105,11 @@ def composed(
     model: Model, labels: Sequence[int], signs: Sequence[int], guidance: float
 ) -> LogDensity:
     """log p_t(x) of the sum of energies above."""
+    classes = torch.tensor(labels, device=model.device)
+    weights = guidance * torch.tensor(signs, device=model.device, dtype=torch.float32)
 
     def log_density(x: Tensor, t: int) -> Tensor:
-        joint = model.net(x, t)
-        log_p = joint.logits.log_softmax(dim=1)
-        terms = sum(sign * log_p[:, label] for label, sign in zip(labels, signs, strict=True))
-        return joint.log_density / float(model.diffusion.sigmas[t]) + guidance * terms
+        return model.net.log_prob(x, t, classes.expand(len(x), -1), weights.to(x.dtype))
 
     return log_density
 
@@ -118,46 +120,42 @@ def compose(
     mode: str = "and",
     count: int = 1,
     *,
-    steps: int | None = None,
-    guidance: float | None = None,
+    sampling: SampleConfig,
     corrector_steps: int = 4,
     seed: int = 0,
     progress: bool = True,
 ) -> Samples:
     """Sample under a sum or difference of energies; see `egc.EGC.compose`."""
+    model.needs("denoises")
+    model.needs("has_energy")
     if mode not in MODES:
         raise ConfigError(f"Energies are composed by {' or '.join(MODES)}; got {mode!r}.")
     if len(labels) < 2:
         raise ConfigError(f"Composing takes at least two labels; got {len(labels)}.")
-    if count < 1:
-        raise ConfigError(f"The number of images must be at least 1; got {count}.")
-    if corrector_steps < 0:
-        raise ConfigError(f"The number of corrector steps cannot be {corrector_steps}.")
+    count = whole_number(count, "The number of images", 1)
+    corrector_steps = whole_number(corrector_steps, "The number of corrector steps", 0)
     indices = [model.label_index(label) for label in labels]
-    guidance = model.config.sample.guidance if guidance is None else guidance
     signs = [1, *[1 if mode == "and" else -1] * (len(indices) - 1)]
-    log_density = composed(model, indices, signs, guidance)
+    log_density = composed(model, indices, signs, sampling.guidance)
 
     def eps(x: Tensor, t: int) -> Tensor:
         _, gradient = value_and_gradient(log_density, x, t)
         return -float(model.diffusion.sigmas[t]) * gradient
 
-    steps = model.config.sample.steps if steps is None else steps
     seeds = seeds_for(seed, count)
     corrector = None
     if corrector_steps:
         corrector = Langevin(log_density, model.diffusion.sigmas, corrector_steps)
-    with progress_line("Composing", steps, show=progress) as line:
+    with progress_line("Composing", sampling.steps, show=progress) as line:
         way = model.diffusion.reverse(
             eps,
             seeds.tolist(),
             model.codec.shape,
-            sampler="ddim",
-            steps=steps,
+            sampling,
             clip=model.codec.clip,
             device=model.device,
-            begin=first_step(model, "ddim", steps),
+            begin=first_step(model, sampling),
             corrector=corrector,
         )
-        drawn = model.codec.decode(end_of(way, line))
-    return Samples(drawn, np.full(count, indices[0]), seeds, model.classes)
+        images = model.codec.decode(end_of(way, line))
+    return Samples(images, np.full(count, indices[0]), seeds, model.classes, sampling)

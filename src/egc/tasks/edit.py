@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from egc.config import SampleConfig
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError
 from egc.model import Model
 from egc.report.progress import progress_line
-from egc.tasks.classify import predict_proba
-from egc.tasks.interpolate import begin_at
-from egc.tasks.sample import end_of, eps_for, seeds_for
+from egc.tasks.predict import predict_proba
+from egc.tasks.sample import begin_at, end_of, reverse, seeds_for
 
 STRENGTHS = tuple(np.arange(0.1, 1.0, 0.05).round(2).tolist())
 """tried in turn by `strength="auto"`"""
@@ -40,6 +40,7 @@ class Edit:
     """(N, classes)"""
     probabilities_after: np.ndarray
     """(N, classes)"""
+    classes: list[str]
 
     @property
     def flipped(self) -> np.ndarray:
@@ -59,36 +60,34 @@ def edit(
     to: str | int,
     strength: float | str = "auto",
     *,
-    steps: int | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
+    sampling: SampleConfig,
     seed: int = 0,
     progress: bool = True,
 ) -> Edit:
     """Edit images towards a class; see `egc.EGC.edit`."""
     target = model.label_index(to)
-    if isinstance(strength, str) and strength != "auto":
+    model.needs("denoises")
+    automatic = strength == "auto"
+    if not automatic and (isinstance(strength, str) or not 0 <= strength <= 1):
         raise ConfigError(f"The strength is a number from 0 to 1, or 'auto'; got {strength!r}.")
-    if not isinstance(strength, str) and not 0 <= strength <= 1:
-        raise ConfigError(f"The strength must be 0 to 1; got {strength:g}.")
-    steps = model.config.sample.steps if steps is None else steps
+    seeds = seeds_for(seed, len(images))
     before = predict_proba(model, images)
     after, chosen = images.copy(), np.zeros(len(images))
-    tried = STRENGTHS if isinstance(strength, str) else (float(strength),)
+    tried = STRENGTHS if automatic else (float(strength),)
     left = np.arange(len(images))
-    if isinstance(strength, str):
+    if automatic:
         left = left[before.argmax(axis=1) != target]  # the others pass already
     with progress_line("Editing", len(tried), show=progress) as line:
         for level in tried:
             if len(left) == 0:
                 break
-            after[left] = _edited(model, images[left], target, level, steps, guidance, cfg, seed)
+            after[left] = _edited(model, images[left], target, level, sampling, seeds[: len(left)])
             chosen[left] = level
-            if isinstance(strength, str):
+            if automatic:
                 passes = predict_proba(model, after[left]).argmax(axis=1) == target
                 left = left[~passes]
             line.advance()
-    return Edit(images, after, target, chosen, before, predict_proba(model, after))
+    return Edit(images, after, target, chosen, before, predict_proba(model, after), model.classes)
 
 
 def _edited(
@@ -96,30 +95,19 @@ def _edited(
     images: np.ndarray,
     target: int,
     strength: float,
-    steps: int,
-    guidance: float | None,
-    cfg: float | None,
-    seed: int,
+    sampling: SampleConfig,
+    seeds: np.ndarray,
 ) -> np.ndarray:
     """Noise to the strength's level and denoise towards the class."""
-    begin = begin_at(model, strength, steps)
-    times = model.diffusion.timesteps("ddim", steps)
+    begin = begin_at(model, strength, sampling)
+    times = model.diffusion.timesteps(sampling)
     if begin == len(times):
         return images
-    labels = np.full(len(images), target)
-    seeds = seeds_for(seed, len(images))
     generators = [torch.Generator().manual_seed(int(each)) for each in seeds]
     noise = initial_noise(generators, model.codec.shape).to(model.device)
     x0 = model.codec.encode(images).to(model.device)
-    way = model.diffusion.reverse(
-        eps_for(model, labels, guidance, cfg),
-        seeds.tolist(),
-        model.codec.shape,
-        sampler="ddim",
-        steps=steps,
-        clip=model.codec.clip,
-        device=model.device,
-        start=model.diffusion.noise(x0, times[begin], noise),
-        begin=begin,
+    start = model.diffusion.noise(x0, times[begin], noise)
+    labels = np.full(len(images), target)
+    return model.codec.decode(
+        end_of(reverse(model, labels, seeds, sampling, start=start, begin=begin))
     )
-    return model.codec.decode(end_of(way))

@@ -8,17 +8,22 @@ touches. The known pixels of the result are those that were given.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import torch
 import torch.nn.functional as F
-from diffusers import RePaintScheduler
+from PIL import Image
 from torch import Tensor
 
+from egc.config import SampleConfig
+from egc.data.images import open_image
 from egc.diffusion import initial_noise
-from egc.errors import ConfigError, DataError
+from egc.errors import ConfigError, DataError, suggest
 from egc.model import Model
 from egc.report.progress import progress_line
-from egc.tasks.sample import Samples, eps_for, labels_for, seeds_for
+from egc.tasks.sample import Samples, eps_for, labels_for, seeds_for, whole_number
 
 SHAPES = ("center", "left", "right", "top", "bottom", "random-strokes")
 
@@ -36,7 +41,7 @@ def make_mask(shape: str, side: int, seed: int = 0) -> np.ndarray:
     elif shape == "random-strokes":
         mask = _strokes(side, seed)
     else:
-        raise ConfigError(f"There is no mask {shape!r}; known: {', '.join(SHAPES)}.")
+        raise ConfigError(f"There is no mask {shape!r}. {suggest(shape, SHAPES)}")
     return mask
 
 
@@ -62,9 +67,7 @@ def inpaint(
     label: str | int | None = None,
     count: int = 1,
     *,
-    steps: int | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
+    sampling: SampleConfig,
     jump_length: int = 10,
     jumps: int = 5,
     seed: int = 0,
@@ -73,24 +76,21 @@ def inpaint(
     """Several ways to fill the mask of one image; see `egc.EGC.inpaint`."""
     side = model.codec.image_size
     mask = check_mask(mask, side)
-    steps = model.config.sample.steps if steps is None else steps
-    if not 1 <= steps <= model.diffusion.steps:
-        raise ConfigError(
-            f"The number of steps must be 1 to {model.diffusion.steps}; got {steps}."
-        )
-    if jump_length < 1 or jumps < 1:
-        raise ConfigError("The jump length and the number of jumps must be at least 1.")
+    jump_length = whole_number(jump_length, "The jump length", 1)
+    jumps = whole_number(jumps, "The number of jumps", 1)
     indices, seeds = labels_for(model, label, count), seeds_for(seed, count)
-    eps = eps_for(model, indices, guidance, cfg)
+    eps = eps_for(model, indices, sampling)
     x0 = model.codec.encode(image[None]).to(model.device)
     known = _known(mask, model).to(x0)
+    from diffusers import RePaintScheduler
+
     scheduler = RePaintScheduler(
         num_train_timesteps=model.diffusion.steps,
         trained_betas=model.diffusion.betas.numpy(),
         eta=1.0,
         clip_sample=False,
     )
-    scheduler.set_timesteps(steps, min(jump_length, steps), jumps)
+    scheduler.set_timesteps(sampling.steps, min(jump_length, sampling.steps), jumps)
     generators = [torch.Generator().manual_seed(int(each)) for each in seeds]
     x = initial_noise(generators, model.codec.shape).to(model.device)
     before = model.diffusion.steps
@@ -105,7 +105,23 @@ def inpaint(
             before = t
             line.advance()
     filled = model.codec.decode(x)
-    return Samples(np.where(mask[..., None], filled, image), indices, seeds, model.classes)
+    images = np.where(mask[..., None], filled, image)
+    return Samples(images, indices, seeds, model.classes, sampling)
+
+
+def read_mask(mask: Any, side: int, seed: int = 0) -> np.ndarray:
+    """A shape's name, an array or a picture; never resized, since its size is its meaning."""
+    if isinstance(mask, str) and mask in SHAPES:
+        return make_mask(mask, side, seed)
+    if isinstance(mask, np.ndarray):
+        return check_mask(mask, side)
+    if not isinstance(mask, str | Path | Image.Image):
+        raise DataError(
+            f"A mask is a shape ({', '.join(SHAPES)}), a path, a picture or an array; "
+            f"got {type(mask).__name__}."
+        )
+    picture = mask if isinstance(mask, Image.Image) else open_image(Path(mask))
+    return check_mask(np.asarray(picture.convert("L")), side)
 
 
 def check_mask(mask: np.ndarray, side: int) -> np.ndarray:

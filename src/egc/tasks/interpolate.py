@@ -1,9 +1,10 @@
 """From one image to another, through the noise they come from.
 
-DDIM is deterministic: an image is a function of its x_t. Walking between two of those along a
-great circle (noise lives near a sphere, and a straight line would cut through it) and running DDIM
+A deterministic sampler makes an image a function of its x_t. Walking between two of those along a
+great circle (noise lives near a sphere, and a straight line would cut through it) and sampling
 from every place on the way gives images that are each plausible; blending the two images
-themselves gives ghosts. Given images are first led back to their x_t (`Diffusion.invert`).
+themselves gives ghosts. Given images are first led back to their x_t by running DDIM backwards
+(`Diffusion.invert`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,21 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from egc.config import SampleConfig
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError
-from egc.report.grid import image_grid
 from egc.model import Model
+from egc.report.grid import image_grid
 from egc.report.progress import progress_line
-from egc.tasks.sample import end_of, eps_for, first_step, labels_for, seeds_for
+from egc.tasks.sample import (
+    begin_at,
+    end_of,
+    eps_for,
+    first_step,
+    labels_for,
+    seeds_for,
+    whole_number,
+)
 
 LEVEL = 0.7
 """how much of the way to noise given images are led back: beyond, inversion loses them"""
@@ -57,43 +67,39 @@ def interpolate(
     label: str | int | None = None,
     frames: int = 9,
     *,
-    steps: int | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
+    sampling: SampleConfig,
     progress: bool = True,
 ) -> Interpolation:
     """Between two seeds or two images; see `egc.EGC.interpolate`."""
     if (seeds is None) == (images is None):
         raise ConfigError("Give two seeds or two images to interpolate between.")
-    if frames < 2:
-        raise ConfigError(f"The number of frames must be at least 2; got {frames}.")
-    steps = model.config.sample.steps if steps is None else steps
-    eps = eps_for(model, labels_for(model, label, frames), guidance, cfg)
+    frames = whole_number(frames, "The number of frames", 2)
+    eps = eps_for(model, labels_for(model, label, frames), sampling)
     shares = np.linspace(0, 1, frames)
-    begin, clip = first_step(model, "ddim", steps), model.codec.clip
-    count = steps
+    begin, clip = first_step(model, sampling), model.codec.clip
+    count = sampling.steps
     if images is not None:
         if len(images) != 2:
             raise ConfigError(f"Two images are needed to go between; got {len(images)}.")
-        begin, clip = begin_at(model, LEVEL, steps), None  # clipping cannot be run backwards
-        count = 2 * (steps - begin)
+        begin, clip = begin_at(model, LEVEL, sampling), None  # clipping cannot be run backwards
+        count = 2 * (sampling.steps - begin)
     with progress_line("Interpolating", count, show=progress) as line:
         if images is not None:
             ends = model.codec.encode(images).to(model.device)
-            two = eps_for(model, labels_for(model, label, 2), guidance, cfg)
-            start = end_of(model.diffusion.invert(two, ends, steps=steps, begin=begin), line)
+            two = eps_for(model, labels_for(model, label, 2), sampling)
+            back = model.diffusion.invert(two, ends, steps=sampling.steps, begin=begin)
+            start = end_of(back, line)
         else:
             assert seeds is not None
-            drawn = [seeds_for(seed, 1)[0] for seed in seeds]
-            generators = [torch.Generator().manual_seed(int(seed)) for seed in drawn]
+            checked = [int(seeds_for(seed, 1)[0]) for seed in seeds]
+            generators = [torch.Generator().manual_seed(seed) for seed in checked]
             start = initial_noise(generators, model.codec.shape).to(model.device)
         way = torch.stack([slerp(start[0], start[1], float(share)) for share in shares])
         onward = model.diffusion.reverse(
             eps,
-            [0] * frames,  # DDIM draws no noise
+            [0] * frames,  # whatever noise a sampler adds on the way, all frames get the same
             model.codec.shape,
-            sampler="ddim",
-            steps=steps,
+            sampling,
             clip=clip,
             device=model.device,
             start=way,
@@ -102,11 +108,3 @@ def interpolate(
         x = end_of(onward, line)
     mixed = torch.stack([torch.lerp(x[0], x[-1], float(share)) for share in shares])
     return Interpolation(model.codec.decode(x), model.codec.decode(mixed))
-
-
-def begin_at(model: Model, level: float, steps: int) -> int:
-    """The first of the DDIM steps whose noise level is at most this share of T."""
-    times = model.diffusion.timesteps("ddim", steps)
-    most = level * model.diffusion.steps
-    begin = next((i for i, t in enumerate(times) if t < most), len(times))
-    return max(begin, first_step(model, "ddim", steps))

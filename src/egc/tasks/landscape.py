@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egc.errors import ConfigError
 from egc.model import Model
+from egc.tasks.predict import check_times
 
 REACH = 2.0
 """standard deviations each way"""
@@ -61,19 +61,29 @@ class Plane:
     fit: float
 
 
-def landscape(model: Model, images: np.ndarray, seed: int = 0) -> tuple[Along, list[Plane]]:
+@dataclass(frozen=True)
+class Landscape:
+    """The density around images: along growing noise, and over planes of two noises."""
+
+    along: Along
+    planes: list[Plane]
+
+
+def landscape(model: Model, images: np.ndarray, seed: int = 0) -> Landscape:
     """The paper's figures a, b and c; see `egc.EGC.landscape`."""
+    model.needs("has_energy")
+    model.needs("denoises")
     last = model.diffusion.steps - 1
     times = [round(last * share) for share in (0.1, 0.2, 0.35, 0.5, 0.7, 0.9)]
     planes = [over_plane(model, images[0], round(last * s), seed=seed) for s in (0.5, 0.2)]
-    return along_noise(model, images, times, seed=seed), planes
+    return Landscape(along_noise(model, images, times, seed=seed), planes)
 
 
 def along_noise(
     model: Model, images: np.ndarray, times: list[int], points: int = 41, seed: int = 0
 ) -> Along:
     """The mean over some images of the log-density along scaled noise."""
-    _check_times(model, times)
+    check_times(model, times)
     x0, eps = _noised(model, images, seed)
     scales = torch.linspace(0, REACH, points)
     rows = []
@@ -93,7 +103,7 @@ def along_noise(
 
 def over_plane(model: Model, image: np.ndarray, t: int, points: int = 25, seed: int = 0) -> Plane:
     """The log-density over the plane of two orthogonal noises, around one noised image."""
-    _check_times(model, [t])
+    check_times(model, [t])
     x0, first = _noised(model, image[None], seed)
     _, second = _noised(model, image[None], seed + 1)
     second = second - first * (first * second).sum() / first.square().sum()
@@ -123,13 +133,7 @@ def _noised(model: Model, images: np.ndarray, seed: int) -> tuple[Tensor, Tensor
 
 
 def _per_value(model: Model, x: Tensor, t: int, batch_size: int = 256) -> np.ndarray:
-    """log q_t = f / sigma_t up to a constant, for one of the values of x."""
+    """log p_t up to a constant, for one of the values of x."""
     with torch.no_grad():
-        parts = [model.net(part, t).log_density for part in x.split(batch_size)]
-    scaled = torch.cat(parts) / float(model.diffusion.sigmas[t])
-    return (scaled / x[0].numel()).cpu().numpy()
-
-
-def _check_times(model: Model, times: list[int]) -> None:
-    if bad := [t for t in times if not 0 <= t < model.diffusion.steps]:
-        raise ConfigError(f"t must be 0 to {model.diffusion.steps - 1}; got {bad[0]}.")
+        parts = [model.net.log_prob(part, t) for part in x.split(batch_size)]
+    return (torch.cat(parts) / x[0].numel()).cpu().numpy()

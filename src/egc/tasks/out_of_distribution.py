@@ -8,7 +8,7 @@
 
 Energy alone has a blind side: a plain image may be more probable than any training image, and
 still be none. `curve` looks to both sides. Its vector is f(x, t) / sigma_t, a log-density at each
-t, of the image itself (no noise is added); familiar images give the mean for each class and a
+t (`EnergyModel.log_prob`), of the image itself (no noise is added); familiar images give the mean for each class and a
 covariance for all. The score is the Mahalanobis distance to the mean of the class that the model
 takes the image for, since some classes are richer in detail than others, and have more energy.
 
@@ -18,7 +18,7 @@ A model offers those that its network can give (`offered`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ from torch import Tensor
 
 from egc.errors import ModelError, suggest
 from egc.model import Model
+from egc.tasks.predict import in_batches
 
+FACT = "out_of_distribution"
+"""what the threshold is called among a model's facts"""
 SCORES = ("energy", "softmax", "gradient", "curve", "denoising")
 FLAGGING = ("curve", "energy", "denoising")
 """what images are flagged by: the first of them that a model offers"""
@@ -79,10 +82,11 @@ class Curve:
 def offered(model: Model) -> tuple[str, ...]:
     """The scores that this kind of network can give."""
     names = {"gradient"}
-    if model.has_energy:
-        names |= {"energy", "softmax"} if model.classes else {"energy"}
-    if model.denoises:
-        names |= {"denoising", "curve"} if model.has_energy else {"denoising"}
+    net = model.net
+    if net.has_energy:
+        names |= {"energy", "softmax"} if model.classifies else {"energy"}
+    if net.denoises:
+        names |= {"denoising", "curve"} if net.has_energy else {"denoising"}
     return tuple(name for name in SCORES if name in names)
 
 
@@ -91,7 +95,7 @@ def flagging_score(model: Model) -> str:
     return next(name for name in FLAGGING if name in offered(model))
 
 
-def novelty_scores(
+def ood_scores(
     model: Model,
     images: np.ndarray,
     name: str,
@@ -101,19 +105,19 @@ def novelty_scores(
     """uint8 (N, H, W, C) -> one score of `SCORES` for each image, (N,); `curve` needs a fit."""
     if name not in offered(model):
         raise ModelError(
-            f"This model has no novelty score {name!r}. {suggest(name, offered(model))}"
+            f"This model has no out-of-distribution score {name!r}. {suggest(name, offered(model))}"
         )
     if name == "curve":
         if curve is None:
             raise ModelError("The score 'curve' needs the curve of familiar images, fitted first.")
         return curve.distance(*curve_vectors(model, images, batch_size))
     of_batch = {
-        "energy": lambda x: -_forward(model, x, 0).log_density,
-        "softmax": lambda x: 1 - _forward(model, x, 0).logits.softmax(dim=1).amax(dim=1),
+        "energy": lambda x: -model.net(x, 0).log_density,
+        "softmax": lambda x: 1 - model.net.logits(x, 0).softmax(dim=1).amax(dim=1),
         "gradient": lambda x: model.net.score(x, 0).flatten(1).norm(dim=1),
         "denoising": lambda x: _denoising_error(model, x),
     }[name]
-    return _batched(model, images, of_batch, batch_size)
+    return in_batches(model, images, of_batch, batch_size).astype(np.float64)
 
 
 def curve_vectors(
@@ -123,49 +127,42 @@ def curve_vectors(
     times = _times(model, STILL)
 
     def of_batch(x: Tensor) -> Tensor:
-        joints = [_forward(model, x, t) for t in times]
-        energies = [
-            joint.log_density.double() / model.diffusion.sigmas[t].to(x.device)
-            for joint, t in zip(joints, times, strict=True)
-        ]
-        named = joints[0].logits.argmax(dim=1) if model.classes else torch.zeros_like(energies[0])
-        return torch.stack([*energies, named.double()], dim=1)
+        levels = [model.net.log_prob(x, t).double() for t in times]
+        named = torch.zeros_like(levels[0])
+        if model.classifies:
+            named = model.net.logits(x, 0).argmax(dim=1).double()
+        return torch.stack([*levels, named], dim=1)
 
-    table = _batched(model, images, of_batch, batch_size)
+    table = in_batches(model, images, of_batch, batch_size)
     return table[:, :-1], table[:, -1].astype(int)
 
 
-def is_novel(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def is_out_of_distribution(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """uint8 (N, H, W, C) -> whether each image is stranger than 95 % of those the model was
     checked with, (N,), and its score, (N,)."""
     stored = stored_threshold(model)
     curve = Curve.from_dict(stored) if stored["score"] == "curve" else None
-    scores = novelty_scores(model, images, stored["score"], curve)
+    scores = ood_scores(model, images, stored["score"], curve)
     return scores > stored["threshold"], scores
 
 
 def stored_threshold(model: Model) -> dict[str, Any]:
     """What is kept with the model: the score, its threshold and what it is computed with."""
-    stored = model.facts.get("novelty")
+    stored = model.facts.get(FACT, model.facts.get("novelty"))  # as it was called once
     if stored is None:
         raise ModelError(
-            "This model has no novelty threshold stored with it; "
-            "run `egc evaluate MODEL --metrics novelty --store`."
+            "This model has no out-of-distribution threshold stored with it; `egc evaluate MODEL "
+            "--metrics out_of_distribution --store` finds one, from 20 validation images or more."
         )
     needed = {"score", "threshold"}
     if isinstance(stored, Mapping) and stored.get("score") == "curve":
         needed |= {"means", "covariance"}
     if not isinstance(stored, Mapping) or not needed <= stored.keys():
         raise ModelError(
-            "The novelty threshold stored with this model is incomplete; "
-            "run `egc evaluate MODEL --metrics novelty --store` again."
+            "The out-of-distribution threshold stored with this model is incomplete; "
+            "run `egc evaluate MODEL --metrics out_of_distribution --store` again."
         )
     return dict(stored)
-
-
-def _forward(model: Model, x: Tensor, t: int) -> Any:
-    with torch.no_grad():
-        return model.net(x, t)
 
 
 def _denoising_error(model: Model, x: Tensor) -> Tensor:
@@ -181,13 +178,3 @@ def _denoising_error(model: Model, x: Tensor) -> Tensor:
 
 def _times(model: Model, shares: tuple[float, ...]) -> list[int]:
     return sorted({round(share * (model.diffusion.steps - 1)) for share in shares})
-
-
-def _batched(
-    model: Model, images: np.ndarray, of_batch: Callable[[Tensor], Tensor], batch_size: int
-) -> np.ndarray:
-    parts = []
-    for start in range(0, len(images), batch_size):
-        x = model.codec.encode(images[start : start + batch_size]).to(model.device)
-        parts.append(of_batch(x).detach().cpu())
-    return torch.cat(parts).double().numpy()

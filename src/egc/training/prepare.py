@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from egc.codec import MEASURED_IMAGES, measure_scale, settle_codec
-from egc.config import TIMELESS, UNLABELLED, AugmentConfig, Config
+from egc.config import AugmentConfig, Config
 from egc.data import ImageSet, Splits, open_source
 from egc.data.sources import split, with_wanted_labels
 from egc.errors import ConfigError, DataError
+from egc.model import objective_of
 
 
 def prepare(
@@ -29,8 +30,8 @@ def prepare(
     if isinstance(data, str):
         config = config.replace(data={"source": data})
     config = config.with_settings(settings)
-    kind = config.objective.kind
-    if kind in UNLABELLED:
+    objective = objective_of(config)
+    if not objective.uses_labels:
         streams = {"clean_stream": False, "noisy_stream": False}
         config = config.replace(data={"labels": False}, objective=streams)
     if data is None or isinstance(data, str):
@@ -38,9 +39,9 @@ def prepare(
     else:
         splits = split(with_wanted_labels([_as_image_set(data)], config.data), config.data)
         config = config.replace(data={"source": splits.train.name})
-    if kind in TIMELESS and not splits.train.classes:
+    if objective.needs_labels and not splits.train.classes:
         raise ConfigError(
-            f'objective.kind = "{kind}" needs labels, and {splits.train.name} has none; '
+            f'objective.kind = "{config.objective.kind}" needs labels, and {splits.train.name} has none; '
             'take "egc-unsupervised" or "ddpm".'
         )
     shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}

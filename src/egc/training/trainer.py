@@ -20,12 +20,12 @@ from accelerate.state import AcceleratorState
 
 from egc.config import Config, TrainConfig
 from egc.data.imageset import ImageSet
-from egc.energy import EnergyModel
 from egc.errors import ConfigError, TrainingError
-from egc.model import Model
+from egc.model import Model, make_objective
 from egc.nn.backbone import Backbone
+from egc.nn.network import Network
 from egc.objectives.base import Batch
-from egc.objectives.kinds import make_objective
+from egc.objectives.egc import EGCObjective
 from egc.distributed import process_count, runs_on_cpu
 from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
@@ -38,7 +38,7 @@ from egc.training.state import pack_state, unpack_state
 from egc.training.stop import StoppedError, stop_on_signals
 from egc.training.batches import BatchStream
 
-Watch = Callable[[EnergyModel, int], dict[str, float]]
+Watch = Callable[[Network, int], dict[str, float]]
 """(averaged network, steps done) -> figures to log; called every `preview_every` steps"""
 
 QUALITY = "validation_accuracy"
@@ -72,9 +72,9 @@ class Trainer:
             self.accelerator.process_index,
             self.accelerator.num_processes,
             clean_data=clean_data,
-            no_label=self.net.no_label if self.net.label_conditioned else None,
+            no_label=self.net.no_label if self.net.takes_label else None,
         )
-        if model.config.objective.gradient == "auto" and "egc" in model.config.objective.kind:
+        if model.config.objective.gradient == "auto" and isinstance(make_objective(model), EGCObjective):
             chosen = choose_gradient(model, self.stream)
             model.config = model.config.replace(objective={"gradient": chosen})
         self.ema = EMA(self.net, self.config.ema)
@@ -88,7 +88,7 @@ class Trainer:
         self.quality: float | None = None
         self._start(model.config)
 
-    def train(self, *, show: bool = True) -> EnergyModel:
+    def train(self, *, show: bool = True) -> Any:
         """Train to the last step; returns the averaged network."""
         config = self.config
         show = show and self.accelerator.is_main_process
@@ -223,7 +223,9 @@ def learning_rate(config: TrainConfig, step: int) -> float:
         lr *= 0.5 * (1 + math.cos(math.pi * step / config.steps))
     elif config.lr_decay == "drops":
         lr *= config.lr_drop ** sum(step >= share * config.steps for share in config.lr_drops)
-    return lr * min(1.0, (step + 1) / (config.warmup + 1))
+    # A warm-up that would take the whole of a short training is cut to a tenth of it.
+    warmup = config.warmup if config.warmup <= config.steps else config.steps // 10
+    return lr * min(1.0, (step + 1) / (warmup + 1))
 
 
 def check_machine(config: TrainConfig) -> None:
@@ -242,7 +244,7 @@ def check_machine(config: TrainConfig) -> None:
         )
 
 
-def _optimizer(net: EnergyModel, config: TrainConfig) -> torch.optim.Optimizer:
+def _optimizer(net: Network, config: TrainConfig) -> torch.optim.Optimizer:
     lr, decay = config.lr, config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(net.parameters(), lr, 0.9, nesterov=True, weight_decay=decay)
@@ -260,7 +262,7 @@ def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
     )
 
 
-def _prepare_network(net: EnergyModel, config: Config) -> None:
+def _prepare_network(net: Any, config: Config) -> None:
     """Options that change how the network is computed, and not what."""
     if config.train.activation_checkpointing:
         cast(Backbone, net.backbone).checkpointing = True

@@ -1,0 +1,125 @@
+"""Why does it say so: where it sees a class, and how its opinion forms on the way out of noise.
+
+The `dense` readout pools a map whose channels are the classes; before pooling, every position has
+an opinion of its own, the softmax over its channels. Most positions of an image show nothing of
+any class, so their mean says little; a class is in the image if some position is sure of it. So
+classes are ranked by p(y|x), and the evidence for one is the strongest opinion of any position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from egc.config import SampleConfig
+from egc.errors import ConfigError, ModelError
+from egc.model import Model
+from egc.nn.readouts import DenseReadout
+from egc.report.grid import image_grid
+from egc.report.progress import progress_line
+from egc.tasks.predict import predict_proba
+from egc.tasks.sample import first_step, labels_for, sample_steps, seeds_for
+
+STRIP = 10
+"""images in the strip"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Where in each image each class is seen."""
+
+    images: np.ndarray
+    """uint8 (N, H, W, C)"""
+    maps: np.ndarray
+    """p(class) by every position's own channels; (N, classes, h, w)"""
+    probabilities: np.ndarray
+    """p(y|x) of each image; (N, classes)"""
+    classes: list[str]
+
+    @property
+    def strongest(self) -> np.ndarray:
+        """The evidence for each class: the opinion of the position that is surest; (N, classes)."""
+        return self.maps.max(axis=(2, 3))
+
+    def ranked(self, index: int) -> np.ndarray:
+        """Classes of an image, the most probable first."""
+        return self.probabilities[index].argsort()[::-1]
+
+
+def evidence(model: Model, images: np.ndarray) -> Evidence:
+    """The opinion of every position; see `egc.EGC.evidence`."""
+    model.needs("classifies")
+    if not isinstance(getattr(model.net, "readout", None), DenseReadout):
+        raise ModelError(
+            "Only the `dense` readout has an opinion at every position; this model has the "
+            f"{model.config.network.readout!r} one."
+        )
+    with torch.no_grad():
+        x = model.codec.encode(images).to(model.device)
+        t = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        maps = model.net.backbone(x, t).softmax(dim=1).cpu().numpy()
+    return Evidence(images, maps, predict_proba(model, images), model.classes)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One image's way, from noise to the end."""
+
+    frames: np.ndarray
+    """x_t as pictures; uint8 (F, H, W, C)"""
+    times: list[int]
+    """the noise level of each; the last is clean"""
+    probabilities: np.ndarray | None
+    """p(y | x_t) on the way; (F, classes)"""
+    classes: list[str]
+
+    def strip(self) -> Image.Image:
+        """A few of the frames side by side."""
+        picked = np.linspace(0, len(self.frames) - 1, min(STRIP, len(self.frames))).round()
+        return image_grid(self.frames[picked.astype(int)], columns=len(picked))
+
+    def save(self, path: str | Path, seconds: float = 4.0) -> Path:
+        """An animated .gif or .webp, whose last frame stays for a while."""
+        path = Path(path)
+        if path.suffix.lower() not in (".gif", ".webp"):
+            raise ConfigError(f"An animation is saved as .gif or .webp; got {str(path)!r}.")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pictures = [image_grid(frame[None], cell=192) for frame in self.frames]
+        each = max(20, round(1000 * seconds / len(pictures)))
+        durations = [each] * (len(pictures) - 1) + [1500]
+        pictures[0].save(
+            path, save_all=True, append_images=pictures[1:], duration=durations, loop=0
+        )
+        return path
+
+
+def watch(
+    model: Model,
+    label: str | int | None = None,
+    *,
+    sampling: SampleConfig,
+    seed: int = 0,
+    progress: bool = True,
+) -> Watched:
+    """Draw one image and keep every step; see `egc.EGC.watch`."""
+    model.needs("denoises")
+    indices, seeds = labels_for(model, label, 1), seeds_for(seed, 1)
+    model.codec.ready()
+    # A step from t leads to the level of the next one, the last to a clean image.
+    begin = first_step(model, sampling)
+    levels = [*model.diffusion.timesteps(sampling)[begin + 1 :], 0]
+    frames, opinions = [], []
+    with progress_line("Watching", sampling.steps, show=progress) as line:
+        for level, step in zip(levels, sample_steps(model, indices, seeds, sampling), strict=True):
+            frames.append(model.codec.decode(step.x)[0])
+            if model.classifies:
+                with torch.no_grad():
+                    logits = model.net.logits(step.x, level)
+                opinions.append(logits.softmax(dim=1)[0].cpu().numpy())
+            line.advance()
+    probabilities = np.stack(opinions) if opinions else None
+    return Watched(np.stack(frames), levels, probabilities, model.classes)
