@@ -8,41 +8,6 @@ import numpy as np
 
 from egc.cli.base import Result, Verb, settings_argument
 
-# --- models --------------------------------------------------------------------------------------
-
-
-def _models(args: argparse.Namespace) -> Result:
-    from egc.api import load
-    from egc.config import list_presets
-    from egc.hub import list_models
-
-    models = []
-    for name in list_models():
-        model = load(name)
-        models.append(
-            {
-                "name": name,
-                "image_size": model.codec.image_size,
-                "channels": model.codec.channels,
-                "classes": len(model.classes),
-                "test_accuracy": model.facts.get("test_accuracy"),
-                **model.size(),
-            }
-        )
-    presets = list_presets()
-    lines = ["models (egc sample NAME, egc.load(NAME)):"]
-    lines += [
-        f"  {m['name']:<12} {m['image_size']}x{m['image_size']}x{m['channels']}, "
-        f"{m['classes']} classes, {m['parameters']:,} parameters, "
-        f"{m['mflop_per_image']:.1f} MFLOP an image"
-        + (f", test accuracy {m['test_accuracy']:.1%}" if m["test_accuracy"] else "")
-        for m in models
-    ]
-    lines += ["presets (egc train NAME --run DIR):", *(f"  {name}" for name in presets)]
-    following = f"egc sample {models[0]['name']} --count 16" if models else "egc demo"
-    return Result({"models": models, "presets": presets}, "\n".join(lines), following)
-
-
 # --- data ----------------------------------------------------------------------------------------
 
 
@@ -108,12 +73,5 @@ VERBS = [
         ["egc data", "egc data cifar10 --out cifar10.png", "egc data folder:photos --json"],
         _data_arguments,
         _data,
-    ),
-    Verb(
-        "models",
-        "list the models and presets that ship with EGC",
-        ["egc models", "egc models --json"],
-        lambda parser: None,
-        _models,
     ),
 ]

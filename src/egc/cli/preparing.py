@@ -104,55 +104,6 @@ def _encode(args: argparse.Namespace) -> Result:
     return Result({"out": str(out), **index}, text, following)
 
 
-# --- import --------------------------------------------------------------------------------------
-
-
-def _import_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", metavar="CHECKPOINT.pt", help="as the authors published it")
-    parser.add_argument("--out", required=True, metavar="DIR", help="the model directory to write")
-    parser.add_argument("--heads", type=int, default=4, metavar="N", help="attention heads (4)")
-    parser.add_argument("--head-width", type=int, default=64, metavar="N", help="of each (64)")
-    parser.add_argument(
-        "--image-size", type=int, default=32, metavar="N", help="side of the latents to draw (32)"
-    )
-    parser.add_argument(
-        "--autoencoder", metavar="PLACE", help="directory or hub id of the autoencoder"
-    )
-
-
-def _import(args: argparse.Namespace) -> Result:
-    from egc.api import EGC
-
-    model = EGC.from_published(
-        args.checkpoint,
-        heads=args.heads,
-        head_width=args.head_width,
-        image_size=args.image_size,
-        autoencoder=args.autoencoder,
-    )
-    model.save(args.out)
-    network = model.config.network
-    data = {
-        "model": args.out,
-        "classes": len(model.classes),
-        "latents": list(model.codec.shape),
-        **model.size(),
-        "network": {
-            "channels": network.channels,
-            "multipliers": list(network.multipliers),
-            "depth": network.depth,
-            "attention": list(network.attention),
-            "label_width": network.label_width,
-        },
-    }
-    text = (
-        f"{data['parameters']:,} parameters, {data['classes']} classes, "
-        f"latents of {'x'.join(map(str, model.codec.shape))}\nmodel  {args.out}"
-    )
-    label = model.classes[0].replace(" ", "\\ ")
-    return Result(data, text, f"egc sample {args.out} --label {label} --count 4")
-
-
 VERBS = [
     Verb(
         "train-codec",
@@ -173,12 +124,5 @@ VERBS = [
         ],
         _encode_arguments,
         _encode,
-    ),
-    Verb(
-        "import",
-        "make a model of a checkpoint that the paper's authors published",
-        ["egc import 256x256_EGC.pt --out models/imagenet"],
-        _import_arguments,
-        _import,
     ),
 ]
