@@ -1,1 +1,1 @@
-"""Pictures and pages: figures, the model card and the self-contained report."""
+"""Pictures, pages and progress: renders what it is given, computes nothing, knows no model."""
