@@ -10,11 +10,12 @@ from diffusers.configuration_utils import ConfigMixin, register_to_config
 from diffusers.models.modeling_utils import ModelMixin
 from torch import nn
 
-from egc.config import SAMPLERS, DiffusionConfig
+from egc.config import DiffusionConfig, SampleConfig
 from egc.diffusion import Diffusion
 from egc.energy import EnergyModel
 from egc.errors import ConfigError
 from egc.nn.readouts import DenseReadout
+from egc.registry import samplers
 
 COSINE = DiffusionConfig("cosine")
 LINEAR = DiffusionConfig("linear")
@@ -93,7 +94,7 @@ def test_exact_gaussian_energy_gives_gaussian_samples(config, sampler, steps, to
     mean, std, pixels = 0.4, 0.5, (1, 64, 64)
     diffusion = Diffusion(config)
     net = EnergyModel(GaussianMap(diffusion, mean, std), DenseReadout(1), diffusion.sigmas)
-    *_, last = diffusion.reverse(net.eps, range(4), pixels, sampler=sampler, steps=steps)
+    *_, last = diffusion.reverse(net.eps, range(4), pixels, SampleConfig(sampler, steps))
     error_of_mean = std / math.sqrt(last.x.numel())
     assert abs(last.x.mean() - mean) < 4 * error_of_mean + 0.01
     assert abs(last.x.std() / std - 1) < tolerance
@@ -143,7 +144,7 @@ def test_loop_equals_diffusers_pipeline(sampler, clip):
         **options,
     ).images
     *_, last = Diffusion(LINEAR).reverse(
-        dummy_eps, [7], (2, 6, 6), sampler=sampler, steps=steps, clip=clip
+        dummy_eps, [7], (2, 6, 6), SampleConfig(sampler, steps), clip=clip
     )
     got = (last.x / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1).numpy()
     np.testing.assert_allclose(got, expected, atol=2e-4)
@@ -153,7 +154,7 @@ def test_loop_equals_diffusers_pipeline(sampler, clip):
 def test_ddpm_with_all_steps_is_algorithm_2():
     """x_{t-1} = (x_t + (1 - alpha_t) score) / sqrt(alpha_t) + sqrt(beta_t) eps, written out."""
     diffusion = Diffusion(DiffusionConfig("linear", steps=50, beta_end=0.2))
-    *_, last = diffusion.reverse(dummy_eps, [3], (1, 4, 4), sampler="ddpm", steps=50)
+    *_, last = diffusion.reverse(dummy_eps, [3], (1, 4, 4), SampleConfig("ddpm", 50))
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(1, 1, 4, 4, generator=generator)
     for t in reversed(range(50)):
@@ -165,7 +166,7 @@ def test_ddpm_with_all_steps_is_algorithm_2():
     torch.testing.assert_close(last.x, x, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", samplers.names())
 def test_an_image_depends_only_on_its_own_seed(tiny, sampler):
     """A batch of eight equals eight batches of one, guided, for every sampler."""
     labels = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -181,7 +182,8 @@ def test_an_image_depends_only_on_its_own_seed(tiny, sampler):
 
 
 def test_reverse_yields_every_step():
-    steps = list(Diffusion(COSINE).reverse(dummy_eps, [0, 1], (1, 4, 4), steps=5, clip=1.0))
+    five = SampleConfig(steps=5)
+    steps = list(Diffusion(COSINE).reverse(dummy_eps, [0, 1], (1, 4, 4), five, clip=1.0))
     assert [s.index for s in steps] == [0, 1, 2, 3, 4]
     assert [s.t for s in steps] == sorted((s.t for s in steps), reverse=True)
     assert all(s.count == 5 and s.x.shape == (2, 1, 4, 4) for s in steps)
@@ -198,4 +200,4 @@ def test_reverse_yields_every_step():
 )
 def test_reverse_refuses(options, words):
     with pytest.raises(ConfigError, match=words):
-        next(Diffusion(COSINE).reverse(dummy_eps, [0], (1, 4, 4), **options))
+        next(Diffusion(COSINE).reverse(dummy_eps, [0], (1, 4, 4), SampleConfig(**options)))

@@ -9,8 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from egc.api import EGC
 from egc.energy import EnergyModel
 from egc.errors import ConfigError
-from egc.nn.readouts import DenseReadout, PooledReadout
-from egc.nn.unet import UNet
+from egc.nn.readouts import DenseReadout, Joint, PooledReadout
+from egc.nn.unet import UNet, attends, level_sides
 from tests.conftest import shaken
 
 CLASSES = [str(i) for i in range(10)]
@@ -95,9 +95,14 @@ def test_scoring_works_under_no_grad_and_keeps_no_graph(tiny):
     assert not x.requires_grad
 
 
+def read(readout, feature_map):
+    """A readout that looks at the map alone, asked with an image and a noise level of some kind."""
+    return readout(feature_map, feature_map, torch.zeros(len(feature_map), dtype=torch.long))
+
+
 def test_pooled_log_density_is_logsumexp_of_its_logits():
     readout = PooledReadout(10, 16, 8)
-    joint = readout(torch.randn(4, 16, 5, 5))
+    joint = read(readout, torch.randn(4, 16, 5, 5))
     assert torch.equal(joint.log_density, joint.logits.logsumexp(dim=1))
 
 
@@ -116,13 +121,13 @@ def test_pooled_logits_are_an_attention_pool_asked_by_the_mean():
     every = torch.cat([mean, tokens], dim=1)
     expected = readout.out(oracle(mean, every, every)[0][:, 0])
     feature_map = tokens.transpose(1, 2).reshape(4, 16, 5, 5)
-    torch.testing.assert_close(readout(feature_map).logits, expected)
+    torch.testing.assert_close(read(readout, feature_map).logits, expected)
 
 
 def test_dense_readout_by_hand():
     """Position by position, in plain Python."""
     feature_map = torch.randn(2, 3, 2, 2, dtype=torch.float64)
-    joint = DenseReadout(3)(feature_map)
+    joint = read(DenseReadout(3), feature_map)
     for b in range(2):
         positions = [feature_map[b, :, i, j] for i in range(2) for j in range(2)]
         density = sum(torch.log(torch.exp(p).sum()) for p in positions)
@@ -173,7 +178,6 @@ def test_unet_depends_on_time_and_on_every_input_pixel(tiny):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"attention": [16]}, "no map of side 16"),
         ({"groups": 3}, "network.groups = 3"),
         ({"head_width": 5}, "network.head_width = 5"),
     ],
@@ -202,3 +206,72 @@ def test_energy_model_takes_any_backbone():
     net = EnergyModel(Same(), DenseReadout(2), torch.linspace(0.1, 1, 10))
     x = torch.randn(3, 2, 4, 4)
     torch.testing.assert_close(net.score(x, 3), F.softmax(x, dim=1))
+
+
+def test_log_prob_is_the_scaled_density_plus_weighted_labels(model):
+    net = model.net.double()
+    x, t, y = inputs(dtype=torch.float64)
+    with torch.no_grad():
+        joint = net(x, t)
+        plain, guided = net.log_prob(x, t), net.log_prob(x, t, y, guidance=2.5)
+        both = net.log_prob(x, t, torch.stack([y, y.flip(0)], 1), torch.tensor([1.0, -3.0]))
+    sigma = net.sigmas[t].double()
+    log_p = joint.logits.log_softmax(1)
+    first, second = (log_p.gather(1, labels[:, None])[:, 0] for labels in (y, y.flip(0)))
+    torch.testing.assert_close(plain, joint.log_density / sigma)
+    torch.testing.assert_close(guided, plain + 2.5 * first)
+    torch.testing.assert_close(both, plain + first - 3 * second)
+
+
+def test_eps_is_minus_sigma_times_the_gradient_of_log_prob(model):
+    """By finite differences, guided to several classes at once."""
+    net = model.net.double()
+    x, t, y = inputs(dtype=torch.float64)
+    labels, weights = torch.stack([y, y.flip(0)], 1), torch.tensor([2.0, -1.0])
+    v = torch.randn(x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    h = 1e-5
+    with torch.no_grad():
+        after, before = (net.log_prob(x + s * h * v, t, labels, weights) for s in (1, -1))
+    slope = (net.eps(x, t, labels, weights) * v).sum(dim=(1, 2, 3))
+    expected = -net.sigmas[t].double() * (after - before) / (2 * h)
+    torch.testing.assert_close(slope, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_readout_sees_all_maps_the_image_and_the_noise_level():
+    """As networks need that read an energy at every level, and anchor it in x."""
+
+    class TwoMaps(nn.Module):
+        def forward(self, x, t, cond=None):
+            return [2 * x, F.avg_pool2d(x, 2)]
+
+    class Anchored(nn.Module):
+        def forward(self, maps, x, t):
+            fine, coarse = maps
+            anchor = -0.5 * t * x.square().sum(dim=(1, 2, 3))
+            return Joint(anchor + fine.sum(dim=(1, 2, 3)), coarse.mean(dim=(2, 3)))
+
+    net = EnergyModel(TwoMaps(), Anchored(), torch.ones(10))
+    x = torch.randn(3, 2, 4, 4)
+    torch.testing.assert_close(net.score(x, 3), 2 - 3 * x)
+    assert net(x, 3).logits.shape == (3, 2)
+
+
+def test_logits_alone_are_those_of_the_joint_model(model):
+    x, t, _ = inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(model.net.logits(x, t), model.net(x, t).logits)
+
+
+@pytest.mark.parametrize("size", [8, 12, 24, 28, 48, 64, 128])
+def test_attention_is_placed_for_any_size(size):
+    """Wanted at sides 16 and 8, it is at the levels of about those sides."""
+    sides = level_sides(size, 3)
+    found = [side for side in sides if attends(side, (16, 8))]
+    near = [s for s in sides if 16 / 2**0.5 <= s <= 16 * 2**0.5 or 8 / 2**0.5 <= s <= 8 * 2**0.5]
+    assert found == near
+    net = UNet(
+        inputs=1, outputs=2, image_size=size, channels=8, multipliers=(1, 1, 1), depth=1,
+        attention=(16, 8), head_width=8, groups=4,
+    )  # fmt: skip
+    attended = [stage.attention is not None for stage in net.down if hasattr(stage, "attention")]
+    assert attended == [side in found for side in sides]

@@ -30,7 +30,6 @@ from egc.tasks.landscape import Landscape, landscape
 from egc.tasks.out_of_distribution import is_out_of_distribution
 from egc.tasks.predict import log_density, predict_proba
 from egc.tasks.sample import Samples, sample
-from egc.training.fit import fit
 
 
 class EGC(Model):
@@ -285,6 +284,8 @@ class EGC(Model):
             start_from: a model whose weights to begin with, wherever they fit (fine-tuning).
             report: whether to measure the model at the end, and write the page.
         """
+        from egc.training.fit import fit  # what trains takes long to import
+
         first = None if start_from is None else find_model(start_from)
         model = fit(
             data, preset, run, settings, start_from=first, report=report, progress=progress

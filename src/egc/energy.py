@@ -140,7 +140,8 @@ class EnergyModel(Network):
         with torch.enable_grad():
             x = x.detach().requires_grad_(True)
             log_prob = self.log_prob(x, t, labels, guidance, cond, cfg)
-            (gradient,) = torch.autograd.grad(log_prob, x, self.sigma(self._each(t, x), x))
+            scaled = self.sigma(self._each(t, x), x) * log_prob
+            (gradient,) = torch.autograd.grad(scaled.sum(), x)
         return -gradient
 
     def sigma(self, t: Tensor, x: Tensor) -> Tensor:

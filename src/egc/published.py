@@ -30,7 +30,7 @@ from egc.config import Config
 from egc.data.imagenet import class_names
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
-from egc.nn.unet import level_sides
+from egc.nn.unet import attends, level_sides
 
 PRESET = "imagenet256-dagger"
 
@@ -248,7 +248,7 @@ def _places(model: Model) -> Iterator[tuple[str, str]]:
     yield "middle.1.block", "middle_block.2"
     network = model.config.network
     levels = len(network.multipliers)
-    attends = [s in network.attention for s in level_sides(model.codec.shape[1], levels)]
+    attending = [attends(s, network.attention) for s in level_sides(model.codec.shape[1], levels)]
     index = 0
     for level in range(levels):
         for _ in range(network.depth):
@@ -265,6 +265,6 @@ def _places(model: Model) -> Iterator[tuple[str, str]]:
             yield f"up.{ours}.attention", f"output_blocks.{theirs}.1"
             ours, theirs = ours + 1, theirs + 1
         if level > 0:  # theirs has the upsampling inside the last block of a level
-            place = 2 if attends[level] else 1
+            place = 2 if attending[level] else 1
             yield f"up.{ours}.conv", f"output_blocks.{theirs - 1}.{place}.conv"
             ours += 1

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from egc.cli.base import GROUPS, Result, Verb
+from egc.cli.quick_imports import spare_the_compiler
 from egc.errors import ConfigError, EGCError, FailedError, suggest
 
 
@@ -128,6 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     verb = known[words[0]]
     debug = "--debug" in words
+    if argv is None:  # the process is ours alone
+        spare_the_compiler()
     try:
         with messages_on_stderr():
             import_modules(_imports(words))

@@ -3,6 +3,7 @@
 import pytest
 
 from egc.config import Config, list_presets
+from egc.config.parse import keys
 from egc.errors import ConfigError
 
 
@@ -55,7 +56,10 @@ def test_settings_are_typed():
         ("train.steps", "section.key=value"),
         ("train.steps.x=5", "holds a value, not a section"),
         ("diffusion.beta_start=0.5", "beta_start must not be larger"),
-        ("train.warmup=300000", "longer than"),
+        ("train.lr=nan", "train.lr must be a finite number; got nan"),
+        ("objective.gamma=inf", "objective.gamma must be a finite number; got inf"),
+        ("sample.sampler=dimm", "no sampler 'dimm'. Did you mean 'ddim'"),
+        ("objective.options=3", "objective.options is a table of keys; got 3"),
     ],
 )
 def test_mistakes_are_named(setting, words):
@@ -75,3 +79,21 @@ def test_unknown_presets_and_files(tmp_path):
     (tmp_path / "odd.toml").write_text("train = 3\n")
     with pytest.raises(ConfigError, match="train is a section"):
         Config.load(tmp_path / "odd.toml")
+
+
+def test_every_key_says_what_it_means():
+    found = list(keys(Config))
+    assert len({each.name for each in found}) == len(found) > 60
+    assert all(each.doc and each.type for each in found)
+
+
+def test_unknown_keys_are_named_before_wrong_values():
+    with pytest.raises(ConfigError, match=r"train\.stepz"):
+        Config.from_dict({"network": {"kind": "none such"}, "train": {"stepz": 3}})
+
+
+def test_options_of_jem_are_read_from_older_files():
+    """Run and model directories of before had them in a section `objective.sgld`."""
+    older = {"objective": {"kind": "jem", "sgld": {"steps": 7}}}
+    assert Config.from_dict(older).objective.options == {"steps": 7}
+    assert Config.from_dict({"objective": {"sgld": {"steps": 7}}}).objective.options == {}

@@ -9,7 +9,7 @@ from egc.nn.double_backward import (
     Conv2d,
     NormSiLU,
     attention,
-    differentiated_twice,
+    double_backward,
     input_gradient_only,
 )
 
@@ -47,7 +47,7 @@ def test_first_derivative(name):
     layer, x = LAYERS[name]()
 
     def twice(x, weight, bias):
-        with differentiated_twice():
+        with double_backward():
             return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
 
     assert gradcheck(twice, (x, layer.weight, layer.bias))
@@ -61,7 +61,7 @@ def test_derivative_of_the_input_gradient(name):
     gy = random(*layer(x).shape, seed=1)
 
     def input_gradient(gy, x, weight, bias):
-        with differentiated_twice():
+        with double_backward():
             y = torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
         with input_gradient_only():
             return torch.autograd.grad(y, x, gy, create_graph=True)[0]
@@ -75,7 +75,7 @@ def test_second_derivative_in_general(name):
     layer, x = LAYERS[name]()
 
     def twice(x, weight, bias):
-        with differentiated_twice():
+        with double_backward():
             return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
 
     assert gradgradcheck(twice, (x, layer.weight, layer.bias))
@@ -87,7 +87,7 @@ def qkv():
 
 def test_attention_and_its_first_derivative():
     def twice(q, k, v):
-        with differentiated_twice():
+        with double_backward():
             return attention(q, k, v)
 
     assert gradcheck(twice, qkv())
@@ -96,7 +96,7 @@ def test_attention_and_its_first_derivative():
 
 def test_attention_second_derivative():
     def twice(q, k, v):
-        with differentiated_twice():
+        with double_backward():
             return attention(q, k, v)
 
     assert gradgradcheck(twice, qkv())
