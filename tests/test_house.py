@@ -16,6 +16,7 @@ PACKAGE = ROOT / "src" / "egc"
 ORDER = [
     "errors",
     "registry",
+    "hub",
     "distributed",
     "report",
     "config",
@@ -31,7 +32,6 @@ ORDER = [
     "metrics",
     "training",
     "published",
-    "hub",
     "baselines",
     "api",
     "cli",
