@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from egc.config import DataConfig
+from egc.config.parse import build, set_key
+from egc.data.arrays import sets_of_arrays
 from egc.data.cifar import open_cifar10, open_cifar100
 from egc.data.folder import open_folder
 from egc.data.hub import open_hub
@@ -24,13 +27,12 @@ from egc.errors import ConfigError, DataError, suggest
 
 def open_digits(config: DataConfig) -> list[ImageSet]:
     """The 1,797 handwritten digits of 8x8 pixels that ship with the package."""
-    if config.image_size not in (None, 8) or config.channels not in (None, 1):
-        raise ConfigError("The digits are 8x8 and grey: leave out data.image_size and channels.")
     with (
         resources.as_file(resources.files("egc") / "data" / "assets" / "digits.npz") as path,
         np.load(path) as arrays,
     ):
-        return [ImageSet.from_arrays(arrays["images"], arrays["labels"], name="digits")]
+        parts = [(arrays["images"][..., None], arrays["labels"])]
+        return sets_of_arrays("digits", parts, [str(digit) for digit in range(10)], config)
 
 
 NAMED: dict[str, Callable[[DataConfig], list[ImageSet]]] = {
@@ -133,3 +135,22 @@ def _listed(train: ImageSet, path: Path) -> np.ndarray:
             f"{str(path)!r} lists none of the {len(train):,} training images of {train.name}."
         )
     return kept
+
+
+def open_for(own: DataConfig, source: str | None = None, settings: Iterable[str] = ()) -> Splits:
+    """The data of a model: what it was trained on, or another source in its size and colours.
+
+    What has to be converted is converted, and said in one line.
+
+    Args:
+        own: `config.data` of the model, which knows the size and colours that it takes.
+        settings: changes such as `"data.test=0.5"`.
+    """
+    kept = ("image_size", "channels", "test", "validation")
+    table: dict[str, Any] = {"data": {"source": source or own.source}}
+    table["data"] |= {name: value for name in kept if (value := getattr(own, name)) is not None}
+    for setting in settings:
+        set_key(table, setting)
+    if extra := table.keys() - {"data"}:
+        raise ConfigError(f"Only data.KEY=VALUE can be set here; got {min(extra)}.")
+    return open_source(build(DataConfig, table["data"], "data."))
