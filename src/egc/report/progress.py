@@ -1,4 +1,4 @@
-"""How far a stage is: a bar on a terminal, one line in a log elsewhere, and nothing if it is short.
+"""How far a stage is: a bar on a terminal, elsewhere one line in the log if it takes long.
 
 Bars go to stderr. Where nobody watches, a stage that is not done within a few seconds logs one
 line, with the time that it is likely to take.
@@ -41,9 +41,7 @@ class LoggedLine(Line):
             return
         self._said = True
         left = seconds * (self.total - self.done) / (self.done - self._first)
-        log.info(
-            "%s: %d of %d, about %s to go.", self.what, self.done, self.total, duration(left)
-        )
+        log.info("%s: %d of %d, about %s to go.", self.what, self.done, self.total, duration(left))
 
 
 class Bar(Line):

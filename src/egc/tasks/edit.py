@@ -8,6 +8,7 @@ changes the network's mind shows what its opinion hangs on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +17,13 @@ from egc.config import SampleConfig
 from egc.diffusion import initial_noise
 from egc.errors import ConfigError
 from egc.model import Model
+from egc.report.figures import canvas, show_images
 from egc.report.progress import progress_line
 from egc.tasks.predict import predict_proba
 from egc.tasks.sample import begin_at, end_of, reverse, seeds_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STRENGTHS = tuple(np.arange(0.1, 1.0, 0.05).round(2).tolist())
 """tried in turn by `strength="auto"`"""
@@ -52,6 +57,23 @@ class Edit:
         """What changed: grey is nothing, light was added, dark taken away; uint8 (N, H, W, C)."""
         change = self.after.astype(np.int16) - self.before
         return (128 + change / 2).clip(0, 255).astype(np.uint8)
+
+    def picture(self) -> Figure:
+        """Before, after and the difference, one image a column."""
+        count = len(self.before)
+        figure = canvas(1.5 * count + 0.5, 5)
+        axes = np.reshape(figure.subplots(3, count), (3, count))
+        for index, (top, middle, bottom) in enumerate(axes.T):
+            for axis, images, table in (
+                (top, self.before, self.probabilities_before),
+                (middle, self.after, self.probabilities_after),
+            ):
+                best = int(table[index].argmax())
+                title = f"{self.classes[best]} {table[index][best]:.0%}"
+                show_images(axis, images[index][None], title)
+            title = f"strength {self.strengths[index]:.2f}"
+            show_images(bottom, self.difference[index][None], title)
+        return figure
 
 
 def edit(

@@ -10,22 +10,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from egc.config import SampleConfig
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
-from egc.nn.readouts import DenseReadout
+from egc.nn.readouts import DenseReadout, single
+from egc.report.figures import COLOURS, canvas, literal, show_images
 from egc.report.grid import image_grid
 from egc.report.progress import progress_line
-from egc.tasks.predict import predict_proba
+from egc.tasks.predict import in_batches, predict_proba
 from egc.tasks.sample import first_step, labels_for, sample_steps, seeds_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STRIP = 10
 """images in the strip"""
+SHOWN_CLASSES = 5
+"""lines in a plot of probabilities"""
 
 
 @dataclass(frozen=True)
@@ -42,26 +50,50 @@ class Evidence:
 
     @property
     def strongest(self) -> np.ndarray:
-        """The evidence for each class: the opinion of the position that is surest; (N, classes)."""
+        """The evidence for each class: the opinion of the surest position; (N, classes)."""
         return self.maps.max(axis=(2, 3))
 
     def ranked(self, index: int) -> np.ndarray:
         """Classes of an image, the most probable first."""
         return self.probabilities[index].argsort()[::-1]
 
+    def picture(self, top: int = 3) -> Figure:
+        """Each image, and where its most probable classes are seen; one image a row."""
+        count, top = len(self.images), min(top, len(self.classes))
+        figure = canvas(1.9 * (top + 1), 2.1 * count)
+        axes = np.reshape(figure.subplots(count, top + 1), (count, top + 1))
+        for index, line in enumerate(axes):
+            show_images(line[0], self.images[index][None])
+            for axis, each in zip(line[1:], self.ranked(index)[:top], strict=True):
+                axis.imshow(self.maps[index, each], cmap="magma", vmin=0, vmax=1)
+                axis.set_title(
+                    f"{literal(self.classes[each])} {self.probabilities[index, each]:.1%}\n"
+                    f"evidence {self.strongest[index, each]:.0%}",
+                    fontsize=8,
+                )
+                axis.set_axis_off()
+        return figure
+
+
+def has_evidence(model: Model) -> bool:
+    """Whether the positions of its map have opinions about classes."""
+    return model.classifies and isinstance(getattr(model.net, "readout", None), DenseReadout)
+
 
 def evidence(model: Model, images: np.ndarray) -> Evidence:
     """The opinion of every position; see `egc.EGC.evidence`."""
     model.needs("classifies")
-    if not isinstance(getattr(model.net, "readout", None), DenseReadout):
+    if not has_evidence(model):
         raise ModelError(
             "Only the `dense` readout has an opinion at every position; this model has the "
             f"{model.config.network.readout!r} one."
         )
-    with torch.no_grad():
-        x = model.codec.encode(images).to(model.device)
+
+    def opinions(x: Tensor) -> Tensor:
         t = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        maps = model.net.backbone(x, t).softmax(dim=1).cpu().numpy()
+        return single(model.net.backbone(x, t)).softmax(dim=1)
+
+    maps = in_batches(model, images, opinions)
     return Evidence(images, maps, predict_proba(model, images), model.classes)
 
 
@@ -81,6 +113,26 @@ class Watched:
         """A few of the frames side by side."""
         picked = np.linspace(0, len(self.frames) - 1, min(STRIP, len(self.frames))).round()
         return image_grid(self.frames[picked.astype(int)], columns=len(picked))
+
+    def picture(self) -> Figure:
+        """The strip, and under it p(y | x_t) of the classes that lead at some time."""
+        if self.probabilities is None:
+            figure = canvas(9, 1.2)
+            show_images(figure.subplots(), self.strip())
+            return figure
+        figure = canvas(9, 3.6)
+        above, below = figure.subplots(2, 1, height_ratios=[1, 2.2])
+        show_images(above, self.strip())
+        leading = self.probabilities.max(axis=0).argsort()[::-1][:SHOWN_CLASSES]
+        for colour, each in zip(COLOURS, leading, strict=False):
+            name = literal(self.classes[each])
+            below.plot(self.times, self.probabilities[:, each], color=colour, label=name)
+        below.invert_xaxis()
+        below.set_xlabel("noise level t")
+        below.set_ylabel("p(y | x_t)")
+        below.legend(frameon=False, fontsize=8)
+        below.grid(alpha=0.25)
+        return figure
 
     def save(self, path: str | Path, seconds: float = 4.0) -> Path:
         """An animated .gif or .webp, whose last frame stays for a while."""

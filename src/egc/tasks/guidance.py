@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +18,12 @@ from egc.config import SampleConfig
 from egc.config.parse import build
 from egc.errors import ConfigError
 from egc.model import Model
+from egc.report.figures import canvas, literal, show_images
 from egc.tasks.predict import features, predict_proba
 from egc.tasks.sample import sample, whole_number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Row(NamedTuple):
@@ -37,6 +41,20 @@ class Sweep:
     rows: list[Row]
     images: np.ndarray
     """uint8 (scales, N, H, W, C)"""
+
+    def picture(self) -> Figure:
+        """A row of samples a scale, with what was measured on it."""
+        count = len(self.rows)
+        figure = canvas(9, 0.95 * count + 0.4)
+        axes = np.atleast_1d(figure.subplots(count, 1))
+        for axis, row, images in zip(axes, self.rows, self.images, strict=True):
+            show_images(axis, images)
+            title = (
+                f"guidance {row.scale:g}   diversity {row.pixel_diversity:.0f} (pixels) "
+                f"{row.feature_diversity:.2f} (features)   {row.agreement:.0%} taken for "
+            )
+            axis.set_title(title + literal(self.label), fontsize=8, loc="left")
+        return figure
 
 
 def sweep_guidance(

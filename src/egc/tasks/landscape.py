@@ -20,13 +20,19 @@ constant; 1 is perfect.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from egc.model import Model
+from egc.report.figures import ACCENT, canvas
 from egc.tasks.predict import check_times
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 REACH = 2.0
 """standard deviations each way"""
@@ -46,6 +52,21 @@ class Along:
     fit: list[float]
     """goodness of fit of each t"""
 
+    def draw(self, axis: Axes) -> None:
+        """A curve a noise level, and the Gaussian that it should be."""
+        from matplotlib import colormaps
+
+        shades = colormaps["viridis"](np.linspace(0, 0.9, len(self.times)))
+        for colour, t, curve, fit in zip(
+            shades, self.times, self.log_density, self.fit, strict=True
+        ):
+            axis.plot(self.levels, np.exp(curve), color=colour, label=f"t = {t} (fit {fit:.2f})")
+        axis.plot(self.levels, np.exp(self.gaussian), "k--", label="folded normal")
+        axis.set_xlabel("noise level, mean |noise|")
+        axis.set_title("density along growing noise", fontsize=10)
+        axis.legend(frameon=False, fontsize=7)
+        axis.grid(alpha=0.25)
+
 
 @dataclass(frozen=True)
 class Plane:
@@ -60,6 +81,21 @@ class Plane:
     """(R, R)"""
     fit: float
 
+    def draw(self, axis: Axes) -> None:
+        """The density in colours, with the lines of the Gaussian and its own."""
+        extent = (self.axis[0], self.axis[-1], self.axis[0], self.axis[-1])
+        axis.imshow(np.exp(self.log_density), extent=extent, origin="lower", cmap="viridis")
+        levels = np.exp(-0.5 * np.array([2.0, 1.5, 1.0, 0.5]) ** 2)
+        a, b = np.meshgrid(self.axis, self.axis, indexing="ij")
+        for values, colour, line in (
+            (self.gaussian, "white", "--"),
+            (self.log_density.T, ACCENT, "-"),
+        ):
+            style: Any = {"colors": colour, "linestyles": line, "linewidths": 0.8}
+            axis.contour(a, b, np.exp(values), levels, **style)
+        axis.set_title(f"two orthogonal noises, t = {self.t} (fit {self.fit:.2f})", fontsize=10)
+        axis.set_xlabel("dashed: Gaussian; solid: the network", fontsize=8)
+
 
 @dataclass(frozen=True)
 class Landscape:
@@ -67,6 +103,16 @@ class Landscape:
 
     along: Along
     planes: list[Plane]
+
+    def picture(self) -> Figure:
+        """The density along growing noise and over the planes, beside the Gaussian."""
+        parts: list[Along | Plane] = [self.along, *self.planes]
+        figure = canvas(4.4 * len(parts), 3.6)
+        for axis, part in zip(
+            figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True
+        ):
+            part.draw(axis)
+        return figure
 
 
 def landscape(model: Model, images: np.ndarray, seed: int = 0) -> Landscape:

@@ -7,10 +7,11 @@
     denoising   mean (eps - eps_hat)^2 of x_t, over several t
 
 Energy alone has a blind side: a plain image may be more probable than any training image, and
-still be none. `curve` looks to both sides. Its vector is f(x, t) / sigma_t, a log-density at each
-t (`EnergyModel.log_prob`), of the image itself (no noise is added); familiar images give the mean for each class and a
-covariance for all. The score is the Mahalanobis distance to the mean of the class that the model
-takes the image for, since some classes are richer in detail than others, and have more energy.
+still be none. `curve` looks to both sides. Its vector is the log-density at each t
+(`EnergyModel.log_prob`) of the image itself (no noise is added); familiar images give the mean for
+each class and a covariance for all. The score is the Mahalanobis distance to the mean of the class
+that the model takes the image for, since some classes are richer in detail than others, and have
+more energy.
 
 A score is a function of the image alone: the noise of `denoising` is the same for all images.
 A model offers those that its network can give (`offered`).
@@ -39,6 +40,8 @@ STILL = (0.0, 0.05, 0.1, 0.2, 0.4)
 """noise levels of `curve`, as shares of T; beyond, all images look the same"""
 NOISED = STILL[1:]
 """noise levels of `denoising`"""
+MIN_VALIDATION_IMAGES = 20
+"""images below which a threshold that 95 % of them pass means nothing"""
 PRIOR = 1
 """images that the mean of all, and independence of the levels, count as in a fit"""
 
@@ -105,7 +108,8 @@ def ood_scores(
     """uint8 (N, H, W, C) -> one score of `SCORES` for each image, (N,); `curve` needs a fit."""
     if name not in offered(model):
         raise ModelError(
-            f"This model has no out-of-distribution score {name!r}. {suggest(name, offered(model))}"
+            f"This model has no out-of-distribution score {name!r}. "
+            f"{suggest(name, offered(model))}"
         )
     if name == "curve":
         if curve is None:
@@ -152,7 +156,8 @@ def stored_threshold(model: Model) -> dict[str, Any]:
     if stored is None:
         raise ModelError(
             "This model has no out-of-distribution threshold stored with it; `egc evaluate MODEL "
-            "--metrics out_of_distribution --store` finds one, from 20 validation images or more."
+            "--metrics out_of_distribution --store` finds one, if its data has at least "
+            f"{MIN_VALIDATION_IMAGES} validation images (data.validation)."
         )
     needed = {"score", "threshold"}
     if isinstance(stored, Mapping) and stored.get("score") == "curve":

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from egc.diffusion import EpsFunction, ReverseStep
 from egc.distributed import gather, is_main, share
 from egc.errors import ConfigError
 from egc.model import Model
-from egc.report.grid import image_grid
+from egc.report.grid import as_picture, image_grid
 from egc.report.progress import Line, progress_line
 
 LEAST_SIGNAL = 1e-3
@@ -55,8 +54,14 @@ class Samples:
         return [self.classes[label] if label >= 0 else None for label in self.labels]
 
     def settings(self) -> dict[str, Any]:
-        """How they were drawn, as JSON can hold it."""
-        return {} if self.sampling is None else dict(vars(self.sampling))
+        """How they were made, as JSON can hold it; `seed` is that of the first."""
+        how = {} if self.sampling is None else vars(self.sampling)
+        return {**how, "seed": int(self.seeds[0])}
+
+    def about(self) -> dict[str, Any]:
+        """What each image was made from, and how."""
+        labels, seeds = self.label_names(), self.seeds.tolist()
+        return {"labels": labels, "seeds": seeds, **self.settings()}
 
     def save(self, path: str | Path) -> Path:
         """Write `x.png` (one picture of all), `x.npz` (arrays), or a directory of images.
@@ -66,7 +71,6 @@ class Samples:
         """
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = self._about(list(range(len(self))))
         if path.suffix.lower() == ".npz":
             np.savez_compressed(
                 path,
@@ -77,7 +81,7 @@ class Samples:
             )
         elif path.suffix:
             try:
-                image_grid(self.images).save(path, **_embedded(path, about))
+                image_grid(self.images).save(path, **_embedded(path, self.about()))
             except ValueError:
                 raise ConfigError(
                     f"Samples are saved as .png, .npz or a directory; got {str(path)!r}."
@@ -86,22 +90,16 @@ class Samples:
             self._save_each(path)
         return path
 
-    def _about(self, rows: list[int]) -> dict[str, Any]:
-        names = self.label_names()
-        return {
-            "labels": [names[row] for row in rows],
-            "seeds": [int(self.seeds[row]) for row in rows],
-            **self.settings(),
-        }
-
     def _save_each(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         index = []
-        for row, (pixels, label) in enumerate(zip(self.images, self.label_names(), strict=True)):
-            path = folder / f"seed{self.seeds[row]:06d}.png"
-            image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-            image.save(path, **_embedded(path, self._about([row])))
-            index.append({"file": path.name, "seed": int(self.seeds[row]), "label": label})
+        for pixels, label, seed in zip(
+            self.images, self.label_names(), self.seeds.tolist(), strict=True
+        ):
+            path = folder / f"seed{seed:06d}.png"
+            about = {"labels": [label], "seeds": [seed], **self.settings(), "seed": seed}
+            as_picture(pixels).save(path, **_embedded(path, about))
+            index.append({"file": path.name, "seed": seed, "label": label})
         about = {"format": 1, **self.settings(), "images": index}
         (folder / "samples.json").write_text(json.dumps(about, indent=2) + "\n")
 
