@@ -24,9 +24,10 @@ from egc.tasks.compose import compose
 from egc.tasks.edit import Edit, edit
 from egc.tasks.explain import Evidence, Watched, evidence, watch
 from egc.tasks.guidance import Sweep, sweep_guidance
-from egc.tasks.inpaint import inpaint, read_mask
+from egc.tasks.inpaint import inpaint
 from egc.tasks.interpolate import Interpolation, interpolate
 from egc.tasks.landscape import Landscape, landscape
+from egc.tasks.masks import read_mask
 from egc.tasks.out_of_distribution import is_out_of_distribution
 from egc.tasks.predict import log_density, predict_proba
 from egc.tasks.sample import Samples, sample

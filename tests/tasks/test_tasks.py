@@ -18,7 +18,7 @@ from egc.errors import ConfigError, DataError, ModelError
 from egc.nn.readouts import Joint
 from egc.tasks.compose import Langevin, value_and_gradient
 from egc.tasks.features import mean_distance
-from egc.tasks.inpaint import SHAPES, make_mask
+from egc.tasks.masks import SHAPES, make_mask
 from egc.tasks.interpolate import slerp
 from egc.tasks.landscape import along_noise, goodness, over_plane
 from tests.conftest import TINY, shaken

@@ -15,9 +15,10 @@ from egc.tasks.compose import compose
 from egc.tasks.edit import edit
 from egc.tasks.explain import evidence, has_evidence, watch
 from egc.tasks.guidance import sweep_guidance
-from egc.tasks.inpaint import inpaint, make_mask
+from egc.tasks.inpaint import inpaint
 from egc.tasks.interpolate import interpolate
 from egc.tasks.landscape import landscape
+from egc.tasks.masks import make_mask
 from egc.tasks.sample import sample
 
 SCALES = (0, 1, 2, 6, 20)
