@@ -4,9 +4,9 @@
         --set network.kind=dit --set network.options.patch=2 --set network.depth=4
     egc sample runs/dit --import own_backbone --label 3
 
-or `python own_backbone.py`. The image is cut into patches, which become tokens; every block attends
-among them and is scaled and shifted by the noise level; at the end each token becomes a square of
-the map that the readout makes an energy of.
+or `python own_backbone.py`. The image is cut into patches, which become tokens; every block
+attends among them and is scaled and shifted by the noise level; at the end each token becomes a
+square of the map that the readout makes an energy of.
 """
 
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ class Block(nn.Module):
         nn.init.zeros_(self.modulate.bias)
 
     def forward(self, x: Tensor, emb: Tensor) -> Tensor:
-        shift1, scale1, gate1, shift2, scale2, gate2 = (
-            self.modulate(F.silu(emb))[:, None].chunk(6, dim=-1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulate(F.silu(emb))[:, None].chunk(
+            6, dim=-1
         )
         x = x + gate1 * self.attend(self.norm1(x) * (1 + scale1) + shift1)
         hidden = F.gelu(self.wide(self.norm2(x) * (1 + scale2) + shift2))

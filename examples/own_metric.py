@@ -2,7 +2,8 @@
 
     egc evaluate digits --import own_metric --metrics sharpness --count 64
 
-or `python own_metric.py`. Its option becomes a flag; its rows are in the text, the JSON and the page.
+or `python own_metric.py`. Its option becomes a flag; its rows are in the text and on the page, its
+summary in the JSON.
 """
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
     egc train digits --import own_readout --run runs/quadratic --set network.readout=quadratic
 
-or `python own_readout.py`. A readout turns the backbone's maps into the log-density f and the logits
-h; it may look at the image and the noise level too. Here
+or `python own_readout.py`. A readout turns the backbone's maps into the log-density f and the
+logits h; it may look at the image and the noise level too. Here
 
     f(x) = -1/2 |W map|^2 / positions - 1/2 a_t |x|^2,      h = the mean of a linear map
 

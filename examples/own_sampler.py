@@ -47,7 +47,8 @@ def main() -> None:
 
     model = egc.load("digits")
     samples = model.sample(["3", "7"], count=16, sampler="ab2", steps=12)
-    right = sum(a == b for a, b in zip(model.predict(samples.images), samples.label_names(), strict=True))
+    pairs = zip(model.predict(samples.images), samples.label_names(), strict=True)
+    right = sum(found == asked for found, asked in pairs)
     print(f"{right} of {len(samples)} are taken for what was asked for")
     samples.save("ab2.png")
 

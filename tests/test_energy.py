@@ -96,7 +96,7 @@ def test_scoring_works_under_no_grad_and_keeps_no_graph(tiny):
 
 
 def read(readout, feature_map):
-    """A readout that looks at the map alone, asked with an image and a noise level of some kind."""
+    """A readout of the map alone, asked with some image and noise level."""
     return readout(feature_map, feature_map, torch.zeros(len(feature_map), dtype=torch.long))
 
 

@@ -251,7 +251,7 @@ class EGC(Model):
             if value is not None and not isinstance(value, Tensor):
                 raise ConfigError(
                     f"`{name}` of eps is a tensor of class indices, one an image; got "
-                    f"{type(value).__name__}. `model.label_index(NAME)` gives the index of a class."
+                    f"{type(value).__name__}. `model.label_index(NAME)` gives a class's index."
                 )
         return self.net.eps(x, t, labels, guidance, cond, cfg)
 

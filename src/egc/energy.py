@@ -74,8 +74,8 @@ class EnergyModel(Network):
         network = config.network
         if network.label_width and not (cls.denoises and classes):
             raise ConfigError(
-                f"network.label_width = {network.label_width} is for diffusion models of data with "
-                "labels; set network.label_width = 0."
+                f"network.label_width = {network.label_width} is for diffusion models of data "
+                "with labels; set network.label_width = 0."
             )
         readout = readouts[network.readout].from_config(network, classes or network.components)
         between = Shape(shape[0], readout.map_channels, shape[1], classes, cls.timed)

@@ -142,7 +142,7 @@ class Model:
             index = int(label)
         except (ValueError, TypeError):
             index = -1
-        if not 0 <= index < len(self.classes) or index != label and not isinstance(label, str):
+        if not 0 <= index < len(self.classes) or (index != label and not isinstance(label, str)):
             hint = suggest(str(label), self.classes)
             raise ModelError(f"This model has no class {str(label)!r}. {hint}")
         return index
@@ -158,7 +158,9 @@ class Model:
             "facts": self.facts,
         }
         state = self.net.state_dict()
-        weights = {name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in state.items()}
+        weights = {
+            name: w.detach().to(dtype=dtype).cpu().contiguous() for name, w in state.items()
+        }
         save_file(weights, path / WEIGHTS_FILE)
         (path / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it readable by its owner alone
         self.codec.save(path)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from egc.config import Config
-from egc.data.imagenet import class_names
+from egc.data.sets.imagenet import class_names
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
 from egc.nn.unet import attends, level_sides

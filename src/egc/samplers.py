@@ -33,9 +33,7 @@ def make_scheduler(
     """The scheduler of a sampler, set to so many steps of the noise schedule `betas` (T,)."""
     sampler: Sampler = samplers[name]
     if not 1 <= steps <= len(betas):
-        raise ConfigError(
-            f"The number of sampling steps must be 1 to {len(betas)}; got {steps}."
-        )
+        raise ConfigError(f"The number of sampling steps must be 1 to {len(betas)}; got {steps}.")
     scheduler = sampler(betas, steps)
     scheduler.set_timesteps(steps, device=device)
     return scheduler

@@ -13,9 +13,9 @@ from benchmarks import presets
 from egc.api import EGC
 from egc.config import Config, list_presets
 from egc.errors import ConfigError
+from egc.model import objective_of
 from egc.nn.resnet import ResNet
 from egc.nn.transformer import SpatialTransformer
-from egc.model import objective_of
 from egc.nn.unet import level_sides
 from egc.objectives.base import Batch
 from egc.objectives.egc import EGCObjective
@@ -164,7 +164,7 @@ def test_networks_that_cannot_be_built(network, words):
 
 
 def test_a_network_that_sees_labels_needs_some():
-    with pytest.raises(ConfigError, match="data with labels"):
+    with pytest.raises(ConfigError, match="of data with labels"):
         EGC.build(Config.from_dict(TINY).replace(network=DAGGER), [])
 
 

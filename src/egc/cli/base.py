@@ -99,18 +99,23 @@ def out_argument(parser: argparse.ArgumentParser, default: str | None, what: str
     parser.add_argument("--out", default=default, metavar="PATH", help=f"{what}{shown}")
 
 
-def sampling_arguments(parser: argparse.ArgumentParser) -> None:
+def sampling_arguments(parser: argparse.ArgumentParser, skip: Iterable[str] = ()) -> None:
     """The flags of `SampleConfig`, whose defaults are the model's own."""
     from egc.config import SampleConfig
 
-    add_options(parser, SampleConfig, default="the model's own", title="sampling")
+    title = "sampling (defaults: the model's own, `egc sample MODEL --json` shows them)"
+    default = "the recipe's, else {}"
+    add_options(parser, SampleConfig, default=default, title=title, skip=skip)
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
-    """What was said of them; None where nothing was."""
+    """What was said of them, checked as far as that needs no model."""
     from egc.config import SampleConfig
+    from egc.config.parse import build
 
-    return read_options(args, SampleConfig)
+    given = read_options(args, SampleConfig)
+    build(SampleConfig, given, "--")
+    return given
 
 
 # --- flags from dataclasses ----------------------------------------------------------------------
@@ -127,7 +132,7 @@ def add_options(
     """A flag for each field of a dataclass whose fields were made by `egc.config.parse.key`.
 
     A flag that is not given is None, so that the dataclass's own default holds; the help shows
-    that default, or `default` in its place.
+    that default, or `default` with it filled in.
     """
     group = parser.add_argument_group(title) if title else parser
     hints = typing.get_type_hints(cls)
@@ -135,7 +140,7 @@ def add_options(
         if f.name in skip:
             continue
         kind, several = _item(hints[f.name])
-        shown = default or _shown(f.default)
+        shown = (default or "{}").format(_shown(f.default))
         options: dict[str, Any] = {"dest": f.name, "default": None}
         text = f.metadata["doc"]
         if "registry" in f.metadata:
@@ -175,8 +180,12 @@ def _shown(default: Any) -> str:
         return " ".join(map(str, default)) or "none"
     if isinstance(default, bool):
         return "yes" if default else "no"
-    return "none" if default is None else f"{default:g}" if isinstance(default, float) else str(
-        default
+    return (
+        "none"
+        if default is None
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
     )
 
 

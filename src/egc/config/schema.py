@@ -77,9 +77,7 @@ class DataConfig:
         False, "folder: only: go on without images that cannot be read, and say how many"
     )
     image_size: int | None = key(None, "side in pixels; default: the data's own", low=4)
-    channels: int | None = key(
-        None, "1 grey, 3 colour; default: the data's own", choices=(1, 3)
-    )
+    channels: int | None = key(None, "1 grey, 3 colour; default: the data's own", choices=(1, 3))
     test: float = key(
         0.2,
         "share held out for testing, of sources without a test split of their own",
@@ -112,9 +110,7 @@ class CodecConfig:
         above=0,
     )
     shift: float = key(0.0, "what is taken off latents before they are scaled")
-    channels: int | None = key(
-        None, "of the latents; default: what the autoencoder says", above=0
-    )
+    channels: int | None = key(None, "of the latents; default: what the autoencoder says", above=0)
     factor: int | None = key(
         None,
         "pixels a latent position stands for, along a side; default: what the autoencoder says",
@@ -223,6 +219,9 @@ class TrainConfig:
         below=1,
     )
     seed: int = key(0, "of weights, order, noise and augmentation", low=0)
+    start_from: str | None = key(
+        None, "a model whose weights to begin with, wherever they fit; --from sets it"
+    )
     log_every: int = key(50, "steps between lines of metrics.jsonl", above=0)
     preview_every: int = key(5_000, "steps between sample grids and validation", above=0)
     checkpoint_every: int = key(5_000, "steps between checkpoints", above=0)

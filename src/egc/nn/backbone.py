@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from egc.config import NetworkConfig
 from egc.errors import ConfigError
-from egc.nn.layers import timestep_embedding
 from egc.nn.double_backward import recomputed
+from egc.nn.layers import timestep_embedding
 
 
 class Shape(NamedTuple):

@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from egc.nn.layers import zeroed
 from egc.nn.double_backward import Conv2d, attention
+from egc.nn.layers import zeroed
 
 
 class SpatialTransformer(nn.Module):

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from egc.config import NetworkConfig
 from egc.errors import ConfigError
 from egc.nn.backbone import Backbone, Shape
-from egc.nn.layers import Downsample, ResBlock, SelfAttention, Upsample, norm_silu
 from egc.nn.double_backward import Conv2d
+from egc.nn.layers import Downsample, ResBlock, SelfAttention, Upsample, norm_silu
 from egc.nn.transformer import SpatialTransformer
 from egc.registry import backbones
 
@@ -165,9 +165,7 @@ def attends(side: int, attention: tuple[int, ...]) -> bool:
     return any(abs(math.log2(side / wanted)) <= 0.5 for wanted in attention)
 
 
-def _check(
-    widths: list[int], attending: list[bool], head_width: int | None, groups: int
-) -> None:
+def _check(widths: list[int], attending: list[bool], head_width: int | None, groups: int) -> None:
     """Refuse a shape that cannot be built, naming the key to change."""
     for width in widths:
         if groups and width % groups:
