@@ -11,7 +11,7 @@ from PIL import Image
 
 from egc.api import EGC
 from egc.config import Config
-from egc.data import cifar, idx
+from egc.data.sets import cifar, idx
 
 # The tensors here are tiny, and `make test` runs one process a core.
 torch.set_num_threads(1)

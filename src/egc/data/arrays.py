@@ -1,4 +1,4 @@
-"""Sets that come as whole arrays of one size, in the size and colours asked for."""
+"""Sets that come as arrays of one size, in the size and colours asked for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
-from egc.data.folder import Reader
 from egc.data.images import fit, report_conversions
 from egc.data.imageset import ImageSet
+from egc.data.reader import Reader
 
 Arrays = tuple[np.ndarray, np.ndarray]
 """uint8 images (N, H, W, C) and labels (N,)"""
@@ -34,7 +34,7 @@ def sets_of_arrays(
         replace(
             data,
             # Resizing is quick and the result may be many times larger: nothing is kept.
-            read=Reader(partial(_picture, images), len(data), image_size, channels, keep=False),
+            read=Reader(partial(_picture, images), image_size, channels),
             image_size=image_size,
             channels=channels,
         )

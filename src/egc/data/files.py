@@ -1,4 +1,4 @@
-"""Where data lives on disk, and how files get there: announced, checked, whole or not at all."""
+"""Where data lives on disk, and how files get there: announced, checked, all or nothing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 from urllib.request import urlopen
 
-from egc.errors import DataError
 from egc.distributed import is_main, main_first
+from egc.errors import DataError
 from egc.report.progress import Line, progress_line
 
 CHUNK = 1 << 20
@@ -70,9 +70,7 @@ def found_or_fetched(look: Callable[[], Found | None], *files: Remote) -> Found:
 def fetch(file: Remote) -> Path:
     """Download one file; it appears under its name only when it is whole and its sum is right."""
     path = data_home() / file.name
-    log.warning(
-        "Downloading %s (%s) from %s to %s.", path.name, megabytes(file.size), file.url, path
-    )
+    log.info("Downloading %s (%s) from %s to %s.", path.name, megabytes(file.size), file.url, path)
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import io
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +19,81 @@ from PIL import Image, ImageOps
 from egc.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".gif")
+MAX_NAMED = 10
+"""unreadable images that a message names; it counts the others"""
 
 log = logging.getLogger("egc")
+
+
+class UnreadableError(DataError):
+    """Images that are there and cannot be read: `reasons` has their names, and why."""
+
+    def __init__(self, reasons: Mapping[str, str], advice: str = ""):
+        self.reasons = dict(reasons)
+        if len(reasons) == 1:
+            ((name, why),) = reasons.items()
+            words = f"The image {name!r} cannot be read: {why}."
+        else:
+            words = f"{len(reasons):,} images cannot be read: {self.names()}."
+        super().__init__(f"{words} {advice}".rstrip())
+
+    @classmethod
+    def of(cls, errors: Iterable[UnreadableError], advice: str = "") -> UnreadableError:
+        """Several as one."""
+        return cls({k: v for error in errors for k, v in error.reasons.items()}, advice)
+
+    def names(self) -> str:
+        named = [f"{name!r} ({why})" for name, why in list(self.reasons.items())[:MAX_NAMED]]
+        more = len(self.reasons) - len(named)
+        return "; ".join(named) + (f"; and {more:,} more" if more else "")
 
 
 def read_images(images: Any, image_size: int, channels: int) -> np.ndarray:
     """A path, PIL image, uint8 array, or a list of them -> uint8 (N, S, S, C).
 
     A path to a directory stands for all images in it. An array is (H, W), (H, W, C) or
-    (N, H, W, C).
+    (N, H, W, C). If some cannot be read, one `UnreadableError` names all of them.
     """
-    fitted = [fit(picture, image_size, channels) for picture in _pictures(images)]
-    if not fitted:
+    pixels, _, unreadable = _read(images, image_size, channels)
+    if unreadable:
+        raise UnreadableError.of(unreadable)
+    return pixels
+
+
+def read_readable_images(
+    images: Any, image_size: int, channels: int
+) -> tuple[np.ndarray, list[int]]:
+    """The same without the images that cannot be read, of which a warning says how many.
+
+    Gives uint8 (n, S, S, C), and the positions of these n among all the images.
+    """
+    pixels, kept, unreadable = _read(images, image_size, channels)
+    if not kept:
+        raise UnreadableError.of(unreadable)
+    report_skipped(unreadable, len(kept) + len(unreadable))
+    return pixels, kept
+
+
+def _read(
+    images: Any, image_size: int, channels: int
+) -> tuple[np.ndarray, list[int], list[UnreadableError]]:
+    """Pixels of the readable images, their positions, and what is wrong with the others."""
+    pixels, notes, kept, unreadable = [], [], [], []
+    for position, found in enumerate(_flat(images)):
+        try:
+            picture = open_image(found) if isinstance(found, Path) else found
+        except UnreadableError as error:
+            unreadable.append(error)
+            continue
+        fitted, done = fit(picture, image_size, channels)
+        pixels.append(fitted)
+        notes.append(done)
+        kept.append(position)
+    if not (kept or unreadable):
         raise DataError("There is no image to look at.")
-    report_conversions([notes for _, notes in fitted])
-    return np.stack([pixels for pixels, _ in fitted])
+    report_conversions(notes)
+    shape = (len(pixels), image_size, image_size, channels)
+    return np.array(pixels, dtype=np.uint8).reshape(shape), kept, unreadable
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -65,8 +125,7 @@ def open_image(source: str | Path | bytes, name: str = "") -> Image.Image:
     except FileNotFoundError:
         raise DataError(f"There is no image {str(source)!r}.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        name = name or str(source)
-        raise DataError(f"The image {name!r} cannot be read: {error}.") from None
+        raise UnreadableError({name or str(source): str(error)}) from None
 
 
 def fit(picture: Image.Image, image_size: int, channels: int) -> tuple[np.ndarray, list[str]]:
@@ -90,7 +149,19 @@ def report_conversions(notes: Sequence[list[str]]) -> None:
     counts = Counter(note for each in notes for note in each)
     if counts:
         done = ", ".join(f"{what} ({n} of {len(notes)})" for what, n in counts.items())
-        log.warning("Converted images: %s.", done)
+        log.info("Converted images: %s.", done)
+
+
+def report_skipped(unreadable: Sequence[UnreadableError], count: int) -> None:
+    """Say in one line how many of the images are left out, and which."""
+    if unreadable:
+        names = UnreadableError.of(unreadable).names()
+        log.warning(
+            "Going on without %s of %s images, which cannot be read: %s.",
+            f"{len(unreadable):,}",
+            f"{count:,}",
+            names,
+        )
 
 
 def _convert(picture: Image.Image, mode: str) -> Image.Image:
@@ -105,23 +176,20 @@ def _convert(picture: Image.Image, mode: str) -> Image.Image:
     return picture.convert(mode)
 
 
-def _pictures(images: Any) -> Iterable[Image.Image]:
+def _flat(images: Any) -> Iterable[Image.Image | Path]:
     if isinstance(images, Image.Image):
         yield images
     elif isinstance(images, str | Path):
         path = Path(images)
-        if path.is_dir():
-            files = image_files(path)
-            if not files:
-                raise DataError(f"There are no images in {str(path)!r}.")
-            yield from map(open_image, files)
-        else:
-            yield open_image(path)
+        files = image_files(path) if path.is_dir() else [path]
+        if not files:
+            raise DataError(f"There are no images in {str(path)!r}.")
+        yield from files
     elif isinstance(images, np.ndarray):
         yield from _pictures_of_array(images)
     elif isinstance(images, list | tuple):
         for item in images:
-            yield from _pictures(item)
+            yield from _flat(item)
     else:
         raise DataError(
             "An image is a path, a PIL image or a uint8 array (or a list of them); "

@@ -1,10 +1,24 @@
-"""`data.source`: the names of data sets, and what each opens."""
+"""`data.source`: what it names, opened and split.
+
+A source is a function `(config, rest) -> [all images]`, or `[train, test]` where the data has a
+split of its own, registered under its name; `rest` is what follows `NAME:`. One of your own:
+
+    from egc.data import sets_of_arrays
+    from egc.registry import sources
+
+    @sources.register("shapes")
+    def shapes(config, rest):
+        images, labels = ...  # uint8 (N, H, W, C), and 0.. (N,)
+        return sets_of_arrays("shapes", [(images, labels)], ["circle", "square"], config)
+
+`@described(...)` below the first decorator says more: the forms it has, and what is known of its
+images without opening it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +26,47 @@ import numpy as np
 
 from egc.config import DataConfig
 from egc.config.parse import build, set_key
-from egc.data.arrays import sets_of_arrays
-from egc.data.cifar import open_cifar10, open_cifar100
-from egc.data.folder import open_folder
-from egc.data.hub import open_hub
-from egc.data.idx import open_fashion_mnist, open_mnist
-from egc.data.imagenet import open_celebahq, open_imagenet
+from egc.data.description import Description, forms_of
 from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, balanced, hold_out, keep_labels
-from egc.data.latents import open_latents
-from egc.data.lsun import open_lsun_church
 from egc.data.streamed import StreamedSet
 from egc.errors import ConfigError, DataError, suggest
+from egc.registry import sources
 
 
-def open_digits(config: DataConfig) -> list[ImageSet]:
-    """The 1,797 handwritten digits of 8x8 pixels that ship with the package."""
-    with (
-        resources.as_file(resources.files("egc") / "data" / "assets" / "digits.npz") as path,
-        np.load(path) as arrays,
-    ):
-        parts = [(arrays["images"][..., None], arrays["labels"])]
-        return sets_of_arrays("digits", parts, [str(digit) for digit in range(10)], config)
+def source_forms() -> list[str]:
+    """All that `data.source` may be: bare names, then forms such as folder:PATH."""
+    forms = [name + form for name in sources.names() for form in forms_of(sources[name])]
+    return sorted(forms, key=lambda form: (":" in form, form))
 
 
-NAMED: dict[str, Callable[[DataConfig], list[ImageSet]]] = {
-    "digits": open_digits,
-    "cifar10": open_cifar10,
-    "cifar100": open_cifar100,
-    "mnist": open_mnist,
-    "fashion-mnist": open_fashion_mnist,
-    "imagenet": open_imagenet,
-    "celebahq": open_celebahq,
-    "lsun-church": open_lsun_church,
-}
-"""name -> function that gives [all images], or [train, test] for data with its own split"""
+def find_source(source: str) -> tuple[Callable[..., list[ImageSet]], Any]:
+    """The function that opens a source, and what follows its name: None, text, or a Path."""
+    name, colon, rest = source.partition(":")
+    if name in sources:
+        opener = sources[name]
+        follows = [form for form in forms_of(opener) if form]
+        if not colon and "" in forms_of(opener):
+            return opener, None
+        if rest and follows:
+            return opener, Path(rest).expanduser() if ":PATH" in follows else rest
+        if colon and follows:
+            forms = " or ".join(name + form for form in follows)
+            raise ConfigError(f"data.source = {source!r} names no set; say {forms}.")
+    known = source_forms()
+    hint = suggest(source, known, most=len(known))
+    raise ConfigError(
+        f"data.source = {source!r} is not a known source. {hint} One of your own is known once "
+        "its module is imported (--import MODULE)."
+    )
 
-WITH_PATH: dict[str, Callable[[DataConfig, Path], list[ImageSet]]] = {
-    "folder": lambda config, path: open_folder(path, config.image_size, config.channels),
-    "imagenet": open_imagenet,
-    "celebahq": open_celebahq,
-    "lsun-church": open_lsun_church,
-    "latents": lambda config, path: open_latents(path),
-}
-"""kind -> the same, for `KIND:PATH`"""
 
-KINDS = (*(f"{kind}:PATH" for kind in WITH_PATH), "hub:NAME", "hub:NAME#SUBSET")
-"""forms of sources that are not a bare name"""
+def describe(source: str) -> Description | None:
+    """What is known of a `data.source` without opening it; None: nothing.
+
+    Named sets know their classes and colours, and most their size. What the configuration asks
+    for (`data.image_size`, `data.channels`, `data.labels`) still goes before it.
+    """
+    return getattr(find_source(source)[0], "description", None)
 
 
 def open_source(config: DataConfig) -> Splits:
@@ -67,22 +76,25 @@ def open_source(config: DataConfig) -> Splits:
 
 def open_parts(config: DataConfig) -> list[ImageSet]:
     """[all images] or [train, test] of `data.source`; without labels if they are not wanted."""
-    kind, separator, rest = config.source.partition(":")
-    if config.streaming and kind != "hub":
+    opener, rest = find_source(config.source)
+    if config.streaming and not config.source.startswith("hub:"):
         raise ConfigError(
             f"data.streaming is for hub: sources only; set it to false for {config.source!r}."
         )
-    if kind == "hub" and separator:
-        parts = open_hub(config)
-    elif kind in WITH_PATH and rest:
-        parts = WITH_PATH[kind](config, Path(rest).expanduser())
-    elif config.source in NAMED:
-        parts = NAMED[config.source](config)
-    else:
-        known = [*NAMED, *KINDS]
-        hint = suggest(config.source, known, most=len(known))
-        raise ConfigError(f"data.source = {config.source!r} is not a known source. {hint}")
-    return with_wanted_labels(parts, config)
+    if config.streaming and config.skip_unreadable:
+        raise ConfigError(
+            "data.skip_unreadable needs images that can be looked at first; set "
+            "data.streaming = false."
+        )
+    parts = opener(config, rest)
+    given = parts if isinstance(parts, list | tuple) else [parts]
+    if len(given) not in (1, 2) or not all(isinstance(part, ImageSet) for part in given):
+        kinds = ", ".join(type(part).__name__ for part in given)
+        raise DataError(
+            f"The source {config.source!r} must give a list of one ImageSet (all images) or two "
+            f"(train, test); it gave {kinds or 'an empty list'}."
+        )
+    return with_wanted_labels(list(given), config)
 
 
 def with_wanted_labels(parts: list[ImageSet], config: DataConfig) -> list[ImageSet]:

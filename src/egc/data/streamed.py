@@ -18,8 +18,8 @@ from typing import Any, NoReturn
 import numpy as np
 from PIL import Image
 
-from egc.data.folder import Reader
 from egc.data.imageset import ImageSet
+from egc.data.reader import Reader
 from egc.errors import DataError
 
 BUFFER = 10_000
@@ -61,10 +61,10 @@ class Stream:
 
     def _open_at(self, place: int, seed: int) -> Iterator[Any]:
         """The row from `place` on."""
-        # Where a pass has a known size, whole passes are left out without reading them.
+        # Where a pass has a known size, entire passes are left out without reading them.
         first, skip = divmod(place, self.size) if self.size else (0, place)
         if skip:
-            log.warning("Going to image %s of %s: reading up to it.", f"{skip:,}", self.name)
+            log.info("Going to image %s of %s: reading up to it.", f"{skip:,}", self.name)
         rows = (row for number in count(first) for row in self._pass(seed, number))
         return islice(rows, skip, None)
 
@@ -119,13 +119,7 @@ class StreamedSet(ImageSet):
         """Images and labels of one training step, the share of process `rank`."""
         rows = self.stream.batch(step, batch_size, seed)[rank::processes]
         labels = [self.label(row) if self.classes else -1 for row in rows]
-        reader = Reader(
-            lambda index: self.picture(rows[index]),
-            len(rows),
-            self.image_size,
-            self.channels,
-            keep=False,
-        )
+        reader = Reader(lambda index: self.picture(rows[index]), self.image_size, self.channels)
         return reader(np.arange(len(rows))), np.array(labels, dtype=np.int64)
 
     def images(self, positions: np.ndarray | slice = slice(None)) -> NoReturn:

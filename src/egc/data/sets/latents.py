@@ -1,6 +1,6 @@
 """Stored latents: a data set encoded once, read at the speed of the disk (`latents:PATH`).
 
-A directory of memory-mapped shards, written by `egc encode`:
+A directory of memory-mapped shards, written by `egc codec encode`:
 
     index.json            source, classes, autoencoder, shapes, and whether it is complete
     PART-labels.npy       labels of a part (`all`, or `train` and `test`); (N,)
@@ -9,7 +9,7 @@ A directory of memory-mapped shards, written by `egc encode`:
 A twin is the latent of the image mirrored left to right, since latents cannot be mirrored
 themselves. The latents are the autoencoder's own: the codec shifts and scales them.
 
-Shards are written under a temporary name and renamed, so one that is there is whole: the same
+Shards are written under a temporary name and renamed, so one that is there is complete: the same
 command again goes on with those that are missing. Of several processes, each makes its share.
 """
 
@@ -18,17 +18,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from egc.codec import PIXELS_AT_ONCE, LatentCodec, pixels_of, settle_codec
-from egc.config import Config
+from egc.config import Config, DataConfig
+from egc.data.description import described
 from egc.data.imageset import ImageSet
-from egc.errors import ConfigError, DataError
 from egc.distributed import is_main, share, wait_for_all
+from egc.errors import ConfigError, DataError
+from egc.registry import sources
 from egc.report.progress import Line, progress_line
+
+if TYPE_CHECKING:
+    # Writing latents needs PyTorch; reading them, or listing sources, does not.
+    import torch
+
+    from egc.codec import LatentCodec
 
 FORMAT = 1
 SHARD_IMAGES = 4096
@@ -52,6 +58,8 @@ def encode_parts(
         config: which autoencoder.
         flip: store the mirrored twin of every image too.
     """
+    from egc.codec import LatentCodec, settle_codec
+
     if config.codec.kind != "latent":
         raise ConfigError('Encoding needs codec.kind = "latent" and a codec.autoencoder.')
     first = parts[0]
@@ -107,6 +115,10 @@ def _encoded(
     codec: LatentCodec, part: ImageSet, rows: np.ndarray, flip: bool, line: Line
 ) -> Iterator[np.ndarray]:
     """float16 (n, twins, C, h, w), a few images at a time."""
+    import torch
+
+    from egc.codec import PIXELS_AT_ONCE, pixels_of
+
     at_once = max(1, PIXELS_AT_ONCE // part.image_size**2)
     for start in range(0, len(rows), at_once):
         pixels = pixels_of(part.images(rows[start : start + at_once])).to(codec.device)
@@ -142,9 +154,9 @@ def _check_place(out: Path, index: dict[str, Any]) -> None:
             )
 
 
-def _write_json(path: Path, tree: dict[str, Any]) -> None:
+def _write_json(path: Path, table: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(tree, indent=2) + "\n")
+    temporary.write_text(json.dumps(table, indent=2) + "\n")
     temporary.replace(path)
 
 
@@ -153,7 +165,8 @@ def _read_index(path: Path) -> dict[str, Any]:
         index = json.loads((path / INDEX).read_text())
     except FileNotFoundError:
         raise DataError(
-            f"There are no latents in {str(path)!r}: it has no {INDEX}. `egc encode` writes one."
+            f"There are no latents in {str(path)!r}: it has no {INDEX}; `egc codec encode` "
+            "writes one."
         ) from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path / INDEX} is damaged ({error}).") from None
@@ -162,12 +175,19 @@ def _read_index(path: Path) -> dict[str, Any]:
     return index
 
 
+@sources.register("latents")
+@described((":PATH",))
+def open_source(config: DataConfig, path: Path) -> list[ImageSet]:
+    """What `egc codec encode` wrote; [all], or [train, test]."""
+    return open_latents(path)
+
+
 def open_latents(path: Path) -> list[ImageSet]:
-    """[all], or [train, test], of latents that `egc encode` wrote."""
     index = _read_index(path)
     if not index["complete"]:
         raise DataError(
-            f"The latents in {str(path)!r} are not complete; run the same `egc encode` again."
+            f"The latents in {str(path)!r} are not complete; run the same `egc codec encode` "
+            "again."
         )
     parts = []
     for name, count in index["parts"].items():
@@ -220,6 +240,6 @@ def _open_shard(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     if shard.shape != shape or shard.dtype != np.float16:
         raise DataError(
             f"The latents {str(path)!r} are {shard.dtype} of shape {shard.shape}, not float16 of "
-            f"{shape}; delete the file and run the same `egc encode` again."
+            f"{shape}; delete the file and run the same `egc codec encode` again."
         )
     return shard

@@ -22,11 +22,13 @@ import pytest
 from PIL import Image
 
 from egc.config import DataConfig
-from egc.data import cifar, files, folder, idx, images, lsun, open_source
+from egc.data import files, images, open_source, reader
 from egc.data.files import Remote, data_home, fetch
-from egc.data.imagenet import class_names
-from egc.data.sources import NAMED, open_parts
+from egc.data.sets import cifar, idx, lsun
+from egc.data.sets.imagenet import class_names
+from egc.data.sources import open_parts, source_forms
 from egc.errors import ConfigError, DataError
+from egc.registry import sources
 from tests.conftest import NOWHERE
 from tests.made import encoded, pictures
 
@@ -441,7 +443,8 @@ def test_only_the_main_process_downloads(home, server, monkeypatch):
         files.found_or_fetched(lambda: files.find("a.bin"), remote)
     assert left_over(home) == []
     # What the main process got while this one waited is found.
-    monkeypatch.setattr(files, "wait_for_all", lambda: (home / "a.bin").write_bytes(b"abc"))
+    arrived = lambda: (home / "a.bin").write_bytes(b"abc")  # noqa: E731
+    monkeypatch.setattr("egc.distributed.wait_for_all", arrived)
     assert files.found_or_fetched(lambda: files.find("a.bin"), remote) == home / "a.bin"
 
 
@@ -552,9 +555,9 @@ def church(home):
     lsun._forget_databases()
 
 
-@pytest.mark.parametrize("cache", [0, folder.CACHE_BYTES])
+@pytest.mark.parametrize("cache", [0, reader.CACHE_BYTES])
 def test_lsun_databases(church, cache, monkeypatch):
-    monkeypatch.setattr(folder, "CACHE_BYTES", cache)
+    monkeypatch.setattr(reader, "CACHE_BYTES", cache)
     place, train, test = church
     for source in ("lsun-church", f"lsun-church:{place}", f"lsun-church:{place / lsun.TRAIN}"):
         parts = open_parts(DataConfig(source))
@@ -591,7 +594,7 @@ def read_elsewhere(part, queue):
 
 
 def test_lsun_survives_a_fork(church, monkeypatch):
-    monkeypatch.setattr(folder, "CACHE_BYTES", 0)
+    monkeypatch.setattr(reader, "CACHE_BYTES", 0)
     _, train, _ = church
     part = open_parts(DataConfig("lsun-church"))[0]
     context = multiprocessing.get_context("fork")
@@ -653,9 +656,11 @@ def test_unknown_sources_are_told_the_known_ones():
         open_parts(DataConfig("cifar1"))
     with pytest.raises(ConfigError, match="not a known source") as caught:
         open_parts(DataConfig("zzzz"))
-    for name in (*NAMED, "folder:PATH", "imagenet:PATH", "hub:NAME"):
+    named = [form for form in source_forms() if ":" not in form]
+    for name in (*named, "folder:PATH", "imagenet:PATH", "hub:NAME"):
         assert name in str(caught.value)
-    assert all(function.__doc__ for function in NAMED.values())
+    assert {"digits", "cifar10", "cifar100", "mnist", "fashion-mnist", "imagenet"} < set(named)
+    assert all(sources[name].__doc__ for name in sources.names())
 
 
 # --- the real files -----------------------------------------------------------------------------

@@ -18,9 +18,11 @@ import numpy as np
 
 from egc.config import DataConfig
 from egc.data.arrays import Arrays, sets_of_arrays
+from egc.data.description import described
 from egc.data.files import Remote, check_sum, find, found_or_fetched
 from egc.data.imageset import ImageSet
 from egc.errors import DataError
+from egc.registry import sources
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
@@ -92,12 +94,16 @@ CIFAR100 = Cifar(
 )
 
 
-def open_cifar10(config: DataConfig) -> list[ImageSet]:
+@sources.register("cifar10")
+@described(image_size=SIDE, channels=3, classes=CIFAR10.classes)
+def open_cifar10(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """60,000 photographs of 32x32 pixels in 10 classes (Krizhevsky 2009); [train, test]."""
     return _open(CIFAR10, config)
 
 
-def open_cifar100(config: DataConfig) -> list[ImageSet]:
+@sources.register("cifar100")
+@described(image_size=SIDE, channels=3, classes=CIFAR100.classes)
+def open_cifar100(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """60,000 photographs of 32x32 pixels in 100 classes (Krizhevsky 2009); [train, test]."""
     return _open(CIFAR100, config)
 
@@ -128,7 +134,7 @@ def _read(spec: Cifar, path: Path) -> list[Arrays]:
             place = slice(start, start + rows)
             places[f"{name}.bin" if binary else name] = images[place], labels[place]
             start += rows
-    # File by file into its place: the whole set is in memory once, not twice.
+    # File by file into its place: the set is in memory once.
     contents = _files(path, places) if path.is_dir() else _members(path, places)
     for name, content in contents:
         images, labels = places.pop(name)
@@ -178,12 +184,12 @@ def _binary_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
 def _python_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
     """Pixels (rows, 3072) and labels (rows,)."""
     try:
-        tree = dict(_Unpickler(io.BytesIO(content), encoding="bytes").load())
-        table = {key.decode() if isinstance(key, bytes) else key: tree[key] for key in tree}
+        read = dict(_Unpickler(io.BytesIO(content), encoding="bytes").load())
+        table = {key.decode() if isinstance(key, bytes) else key: read[key] for key in read}
         images, labels = np.asarray(table["data"]), np.asarray(table[spec.label_key])
     except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError) as error:
         raise DataError(
-            f"{where!r} is not a CIFAR file, or not a whole one ({error}); get it again."
+            f"{where!r} is not a CIFAR file, or not a complete one ({error}); get it again."
         ) from None
     if images.shape != (rows, PIXELS) or labels.shape != (rows,) or images.dtype != np.uint8:
         raise DataError(

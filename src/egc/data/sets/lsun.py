@@ -16,11 +16,14 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
+from egc.data.description import described
 from egc.data.files import data_home, missing
-from egc.data.folder import open_unlabelled, set_of_pictures
 from egc.data.images import open_image
 from egc.data.imageset import ImageSet
+from egc.data.reader import set_of_pictures
+from egc.data.sets.folder import open_unlabelled
 from egc.errors import DataError
+from egc.registry import sources
 
 NAME = "lsun-church"
 FOLDERS = ("lsun-church", "lsun/church_outdoor")
@@ -44,6 +47,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_databases)
 
 
+@sources.register(NAME)
+@described(("", ":PATH"), channels=3)
 def open_lsun_church(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """126,000 photographs of churches, without labels (Yu et al. 2015); [all] or [train, test]."""
     places = [path] if path else [data_home() / name for name in (*FOLDERS, "lsun", ".")]
@@ -58,7 +63,7 @@ def open_lsun_church(config: DataConfig, path: Path | None = None) -> list[Image
     if found is None:
         layout = f"a folder of images, or as {TRAIN}/ and {TEST}/"
         raise missing(NAME, folders, layout)
-    return [open_unlabelled(found, config.image_size, config.channels, NAME)]
+    return [open_unlabelled(config, found, NAME)]
 
 
 def _open(path: Path, config: DataConfig) -> ImageSet:
@@ -69,6 +74,9 @@ def _open(path: Path, config: DataConfig) -> ImageSet:
     if len(keys) == 0:
         raise DataError(f"There are no images in the database {str(path)!r}.")
 
+    def name_of(index: int) -> str:
+        return f"{path}#{keys[index].decode()}"
+
     def picture(index: int) -> Image.Image:
         key = bytes(keys[index])
         with _database(path).begin() as transaction:
@@ -78,13 +86,9 @@ def _open(path: Path, config: DataConfig) -> ImageSet:
                 f"{str(path)!r} has no image {key.decode()!r} any more; delete "
                 f"{str(_list_of(path))!r} to list its images again."
             )
-        return open_image(value, f"{path}#{key.decode()}")
+        return open_image(value, name_of(index))
 
-    unlabelled = np.full(len(keys), -1)
-    first = f"{path}#{keys[0].decode()}"
-    return set_of_pictures(
-        NAME, picture, unlabelled, [], config.image_size, config.channels, first
-    )
+    return set_of_pictures(NAME, picture, np.full(len(keys), -1), [], config, name_of)
 
 
 def _list_of(path: Path) -> Path:
@@ -102,7 +106,7 @@ def _keys(path: Path) -> np.ndarray:
     with database.begin() as transaction, transaction.cursor() as cursor:
         keys = np.array(list(cursor.iternext(keys=True, values=False)), dtype=bytes)
     try:
-        # Whole or not at all, as other processes may be about to read it.
+        # All of it or nothing, as other processes may be about to read it.
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as out:
             np.save(out, keys)
         Path(out.name).replace(cached)

@@ -14,15 +14,15 @@ from egc.cli import main
 from egc.codec import LatentCodec, make_codec, measure_scale, settle_codec
 from egc.config import CodecConfig, Config
 from egc.data import open_source
-from egc.data.latents import encode_parts, open_latents
+from egc.data.sets.latents import encode_parts, open_latents
 from egc.data.sources import open_parts
 from egc.errors import ConfigError, DataError, ModelError, RunError
-from egc.training.prepare import prepare
-from egc.tasks.inpaint import make_mask
+from egc.tasks.masks import make_mask
 from egc.tasks.sample import first_step, sample_steps
 from egc.training.autoencoder import Recipe, train_autoencoder
-from egc.training.run import Run
 from egc.training.batches import BatchStream
+from egc.training.prepare import prepare
+from egc.training.run import Run
 from egc.training.trainer import Trainer
 from tests.conftest import TINY
 
@@ -457,6 +457,6 @@ def test_hub_autoencoders_are_announced(monkeypatch, caplog):
         raise OSError("no network here")
 
     monkeypatch.setattr(diffusers.AutoencoderKL, "from_pretrained", no_network)
-    with caplog.at_level(logging.WARNING, "egc"), pytest.raises(ModelError, match="no network"):
+    with caplog.at_level(logging.INFO, "egc"), pytest.raises(ModelError, match="no network"):
         codec.open_autoencoder("owner/name")
     assert "owner/name from the hub" in caplog.text

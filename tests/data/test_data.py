@@ -9,8 +9,7 @@ from PIL import Image
 
 from egc.codec import PixelCodec
 from egc.config import AugmentConfig, Config, DataConfig
-from egc.data import ImageSet, open_source, read_images
-from egc.data import folder as folder_module
+from egc.data import ImageSet, open_source, read_images, reader
 from egc.data.augment import augment
 from egc.errors import ConfigError, DataError
 from egc.training.prepare import open_clean
@@ -62,7 +61,7 @@ def test_folder_without_subfolders_is_unlabelled(photo_folder):
 
 def test_folder_is_resized_and_says_so(photo_folder, caplog):
     Image.new("L", (30, 20), 40).save(photo_folder / "dark" / "wide.png")
-    with caplog.at_level(logging.WARNING, "egc"):
+    with caplog.at_level(logging.INFO, "egc"):
         splits = open_source(DataConfig(f"folder:{photo_folder}", image_size=12))
     assert splits.train.images().shape[1:] == (12, 12, 3)
     assert "L to colour (1 of 21)" in caplog.text
@@ -71,7 +70,7 @@ def test_folder_is_resized_and_says_so(photo_folder, caplog):
 
 def test_large_folders_are_read_as_needed(photo_folder, monkeypatch):
     expected = open_source(DataConfig(f"folder:{photo_folder}")).train.images()
-    monkeypatch.setattr(folder_module, "CACHE_BYTES", 0)
+    monkeypatch.setattr(reader, "CACHE_BYTES", 0)
     lazy = open_source(DataConfig(f"folder:{photo_folder}")).train
     assert lazy.read.cache is None
     np.testing.assert_array_equal(lazy.images(), expected)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,17 +21,19 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
+from egc.data.description import described
 from egc.data.files import data_home, megabytes
-from egc.data.folder import set_of_pictures, shape_of
 from egc.data.images import open_image
 from egc.data.imageset import ImageSet
+from egc.data.reader import set_of_pictures, shape_of
 from egc.data.streamed import Stream, StreamedSet
-from egc.errors import ConfigError, DataError, EGCError
 from egc.distributed import is_main, main_first
+from egc.errors import DataError, EGCError
+from egc.registry import sources
 
 TEST_SPLITS = ("test", "validation", "val", "valid")
 LABELS = ("label", "labels", "fine_label", "class", "target")
-MOST_HELD_OUT = 2_000
+MAX_HELD_OUT = 2_000
 """images of a streamed set's test split that are kept in memory"""
 
 log = logging.getLogger("egc")
@@ -45,15 +48,15 @@ class _Columns(NamedTuple):
     """None: the labels are bare numbers"""
 
 
-def open_hub(config: DataConfig) -> list[ImageSet]:
-    """[all images], or [train, test] where the set has a split to test on.
+@sources.register("hub")
+@described((":NAME", ":NAME#SUBSET"))
+def open_hub(config: DataConfig, rest: str) -> list[ImageSet]:
+    """A set of the `datasets` library; [all], or [train, test] if it has a split to test on.
 
     A streamed set always gives both; its test images are the first 2,000 of that split.
     """
     name = config.source
-    path, _, subset = name.removeprefix("hub:").partition("#")
-    if not path:
-        raise ConfigError("data.source = 'hub:' names no set; say hub:NAME or hub:NAME#SUBSET.")
+    path, _, subset = rest.partition("#")
     parts = main_first(lambda: _load(name, path, subset or None, config.streaming))
     if "train" in parts:
         train, tests = "train", [split for split in TEST_SPLITS if split in parts]
@@ -71,11 +74,11 @@ def open_hub(config: DataConfig) -> list[ImageSet]:
         first: ImageSet = _open_streamed(parts[train], columns, config, train)
     else:
         rows, labels = _rows(parts[train], columns, name)
-        first = _set_of_rows(rows, labels, columns, name, config.image_size, config.channels)
+        first = _set_of_rows(rows, labels, columns, config)
     held_out = _held_out([parts[split] for split in tests], columns, name)
     if held_out:
-        size, channels = first.image_size, first.channels
-        return [first, _set_of_rows(*held_out, columns, name, size, channels, first.classes)]
+        alike = replace(config, image_size=first.image_size, channels=first.channels)
+        return [first, _set_of_rows(*held_out, columns, alike, first.classes)]
     return [first, _nothing_like(first)] if config.streaming else [first]
 
 
@@ -100,9 +103,9 @@ def _announce(builder: Any, name: str, streaming: bool) -> None:
     size = builder.info.download_size
     large = megabytes(size) if size else "of unknown size"
     if streaming:
-        log.warning("Streaming %s (%s in all): read as needed, none of it kept.", name, large)
+        log.info("Streaming %s (%s in all): read as needed, none of it kept.", name, large)
     elif not Path(builder.cache_dir).exists():
-        log.warning("Downloading %s (%s) to %s.", name, large, builder.cache_dir)
+        log.info("Downloading %s (%s) to %s.", name, large, builder.cache_dir)
 
 
 def _library(name: str) -> Any:
@@ -185,7 +188,7 @@ def _rows(data: Any, columns: _Columns, name: str) -> tuple[Any, np.ndarray]:
     rows = _encoded(data, columns, name)
     with _one_sentence(name):
         if not hasattr(data, "num_rows"):
-            rows = list(islice(rows, MOST_HELD_OUT))
+            rows = list(islice(rows, MAX_HELD_OUT))
             labels = [_label(row, columns.label) for row in rows]
         elif columns.label is None:
             labels = [-1] * len(rows)
@@ -213,12 +216,11 @@ def _set_of_rows(
     rows: Any,
     labels: np.ndarray,
     columns: _Columns,
-    name: str,
-    image_size: int | None,
-    channels: int | None,
+    config: DataConfig,
     classes: list[str] | None = None,
 ) -> ImageSet:
     """Examples by index; `classes` are those of the training images, for test images."""
+    name = config.source
     if len(labels) == 0:
         raise DataError(f"{name} has no images.")
     classes = columns.classes if classes is None else classes
@@ -229,12 +231,13 @@ def _set_of_rows(
             f"{name} has labels {labels.min()} to {labels.max()}, but {len(classes)} classes."
         )
 
-    def picture(index: int) -> Image.Image:
-        return _picture(rows[index], columns.image, f"{name}[{index}]")
+    def name_of(index: int) -> str:
+        return f"{name}[{index}]"
 
-    return set_of_pictures(
-        name, picture, labels, classes, image_size, channels, first=f"{name}[0]"
-    )
+    def picture(index: int) -> Image.Image:
+        return _picture(rows[index], columns.image, name_of(index))
+
+    return set_of_pictures(name, picture, labels, classes, config, name_of)
 
 
 def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str) -> StreamedSet:
@@ -258,9 +261,7 @@ def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str)
         first = next(iter(rows), None)
     if first is None:
         raise DataError(f"{name} has no images.")
-    image_size, channels = shape_of(
-        picture(first), f"{name}[0]", config.image_size, config.channels
-    )
+    image_size, channels = shape_of(picture(first), f"{name}[0]", config)
     splits = data.info.splits or {}
     size = splits[split].num_examples or 0 if split in splits else 0
     return StreamedSet(

@@ -15,9 +15,11 @@ import numpy as np
 
 from egc.config import DataConfig
 from egc.data.arrays import Arrays, sets_of_arrays
+from egc.data.description import described
 from egc.data.files import Remote, data_home, found_or_fetched
 from egc.data.imageset import ImageSet
 from egc.errors import DataError
+from egc.registry import sources
 
 MAGIC = {1: 0x801, 3: 0x803}
 """dimensions of an array of bytes -> what its file begins with"""
@@ -38,6 +40,8 @@ FASHION_SUMS = (
     ("t10k-images-idx3-ubyte", "bef4ecab320f06d8554ea6380940ec79", 4_422_102),
     ("t10k-labels-idx1-ubyte", "bb300cfdad3c16e7a12a480ee83cd310", 5_148),
 )
+SIDE = 28
+MNIST_CLASSES = [str(digit) for digit in range(10)]
 FASHION_CLASSES = [
     "T-shirt/top",
     "Trouser",
@@ -52,13 +56,17 @@ FASHION_CLASSES = [
 ]
 
 
-def open_mnist(config: DataConfig) -> list[ImageSet]:
+@sources.register("mnist")
+@described(image_size=SIDE, channels=1, classes=MNIST_CLASSES)
+def open_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 handwritten digits of 28x28 pixels, grey (LeCun et al. 1998); [train, test]."""
     files = _remotes(MNIST_SERVER, "mnist", MNIST_SUMS)
-    return _open("mnist", "MNIST", files, [str(digit) for digit in range(10)], config)
+    return _open("mnist", "MNIST", files, MNIST_CLASSES, config)
 
 
-def open_fashion_mnist(config: DataConfig) -> list[ImageSet]:
+@sources.register("fashion-mnist")
+@described(image_size=SIDE, channels=1, classes=FASHION_CLASSES)
+def open_fashion_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 garments of 28x28 pixels in 10 classes, grey (Xiao et al. 2017); [train, test]."""
     files = _remotes(FASHION_SERVER, "fashion-mnist", FASHION_SUMS)
     return _open("fashion-mnist", "FashionMNIST", files, FASHION_CLASSES, config)
@@ -98,7 +106,7 @@ def _all_of(folder: Path, files: list[Remote]) -> list[Path] | None:
 
 
 def _read(path: Path) -> np.ndarray:
-    """The array of an idx file of bytes, refused unless it is whole."""
+    """The array of an idx file of bytes, refused unless it is complete."""
     # By its content and not by its sum: packers differ, as Debian's does.
     try:
         content = path.read_bytes()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from egc.config import DataConfig
-from egc.data import folder, hub, open_source, streamed
+from egc.data import open_source, reader, streamed
+from egc.data.sets import hub
 from egc.data.sources import open_parts
 from egc.data.streamed import StreamedSet
 from egc.errors import ConfigError, DataError
@@ -38,9 +39,9 @@ def write_parquet(
     return found
 
 
-@pytest.mark.parametrize("cache", [0, folder.CACHE_BYTES])
+@pytest.mark.parametrize("cache", [0, reader.CACHE_BYTES])
 def test_hub_directory(tmp_path, cache, monkeypatch, home):
-    monkeypatch.setattr(folder, "CACHE_BYTES", cache)
+    monkeypatch.setattr(reader, "CACHE_BYTES", cache)
     pixels = write_parquet(tmp_path / "set", {"train": 12, "test": 4})
     parts = open_parts(DataConfig(f"hub:{tmp_path / 'set'}"))
     for part, split in zip(parts, ("train", "test"), strict=True):
@@ -217,7 +218,7 @@ def test_streamed_validation_and_test_are_halves_of_the_test_split(stream_config
         np.testing.assert_array_equal(part.labels, plain.labels[half])
     again = open_source(stream_config)
     np.testing.assert_array_equal(splits.test.images(), again.test.images())
-    monkeypatch.setattr(hub, "MOST_HELD_OUT", 3)
+    monkeypatch.setattr(hub, "MAX_HELD_OUT", 3)
     assert [len(part) for part in open_source(stream_config)[1:]] == [2, 1]
 
 

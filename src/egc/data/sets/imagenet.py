@@ -7,15 +7,26 @@ from importlib import resources
 from pathlib import Path
 
 from egc.config import DataConfig
+from egc.data.description import described
 from egc.data.files import data_home, missing
-from egc.data.folder import open_folder, open_unlabelled
 from egc.data.imageset import ImageSet
+from egc.data.sets.folder import open_folder, open_unlabelled
 from egc.errors import DataError
+from egc.registry import sources
 
 IMAGENET = ("imagenet", "imagenet-1k")
 CELEBAHQ = ("celebahq", "celeba-hq", "celeba_hq", "CelebAMask-HQ/CelebA-HQ-img")
 
 
+def class_names() -> dict[str, str]:
+    """WordNet id -> readable name of the 1,000 classes, in their official order."""
+    asset = resources.files("egc") / "data" / "assets" / "imagenet_classes.txt"
+    lines = asset.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("\t") for line in lines)
+
+
+@sources.register("imagenet")
+@described(("", ":PATH"), channels=3, classes=class_names().values())
 def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """1.28 million photographs in 1,000 classes (Russakovsky et al. 2015); [train, test]."""
     path = path or _folder_of(
@@ -30,21 +41,16 @@ def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet
     names = class_names()
     return [
         replace(part, name="imagenet", classes=[names.get(name, name) for name in part.classes])
-        for part in open_folder(path, config.image_size, config.channels)
+        for part in open_folder(config, path)
     ]
 
 
+@sources.register("celebahq")
+@described(("", ":PATH"), channels=3)
 def open_celebahq(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """30,000 faces, without labels (Karras et al. 2018); [all]."""
     path = path or _folder_of("celebahq", CELEBAHQ, "a folder of images")
-    return [open_unlabelled(path, config.image_size, config.channels, "celebahq")]
-
-
-def class_names() -> dict[str, str]:
-    """WordNet id -> readable name of the 1,000 classes, in their official order."""
-    asset = resources.files("egc") / "data" / "assets" / "imagenet_classes.txt"
-    lines = asset.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("\t") for line in lines)
+    return [open_unlabelled(config, path, "celebahq")]
 
 
 def _folder_of(name: str, folders: tuple[str, ...], layout: str) -> Path:

@@ -1,0 +1,1 @@
+"""Data sources, one module each; whatever is registered here is a `data.source`."""
