@@ -287,11 +287,8 @@ class EGC(Model):
         """
         from egc.training.fit import fit  # what trains takes long to import
 
-        first = None if start_from is None else find_model(start_from)
-        model = fit(
-            data, preset, run, settings, start_from=first, report=report, progress=progress
-        )
-        return cls(**vars(model))
+        options: Any = {"start_from": start_from, "report": report, "progress": progress}
+        return cls(**vars(fit(data, preset, run, settings, **options)))
 
     @classmethod
     def from_published(

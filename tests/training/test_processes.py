@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 
 from egc.api import load
 from egc.cli import main
-from egc.data.latents import open_latents
+from egc.data.sets.latents import open_latents
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 QUICK = [
     "network.channels=8", "network.head_width=8", "network.groups=4", "sample.steps=2",
     "train.batch_size=4", "train.log_every=1", "train.warmup=0", "train.lr_decay=none",
@@ -41,11 +41,11 @@ def two(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
 
 
 def test_gradients_equal_those_of_the_joined_batch(tmp_path):
-    two("-m", "tests.workers", "gradients", str(tmp_path))
+    two("-m", "tests.training.workers", "gradients", str(tmp_path))
 
 
 def test_sharded_training_has_the_same_gradient(tmp_path):
-    two("-m", "tests.workers", "sharded", str(tmp_path))
+    two("-m", "tests.training.workers", "sharded", str(tmp_path))
 
 
 def test_a_two_process_run_resumes(tmp_path):
@@ -106,18 +106,18 @@ def test_an_autoencoder_and_latents_by_two_processes(tmp_path, photo_folder):
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_work_is_dealt_out_and_put_together(monkeypatch, count):
     """Three processes, played one after the other: nothing lost, nothing twice, order kept."""
-    from egc import processes
+    from egc import distributed
 
     items = list(range(count * 4 + 1))
     shares = []
     for rank in range(count):
         monkeypatch.setenv("WORLD_SIZE", str(count))
         monkeypatch.setenv("RANK", str(rank))
-        shares.append([item * 10 for item in processes.share(items)])
-    monkeypatch.setattr(processes, "_join", lambda: None)
-    monkeypatch.setattr(processes, "gather_object", lambda _: shares)
-    assert processes.whole(shares[0]) == [item * 10 for item in items]
+        shares.append([item * 10 for item in distributed.share(items)])
+    monkeypatch.setattr(distributed, "_join", lambda: None)
+    monkeypatch.setattr(distributed, "gather_object", lambda _: shares)
+    assert distributed.gather(shares[0]) == [item * 10 for item in items]
 
 
 def test_metrics_are_those_of_the_whole(tmp_path):
-    two("-m", "tests.workers", "metrics", str(tmp_path))
+    two("-m", "tests.training.workers", "metrics", str(tmp_path))

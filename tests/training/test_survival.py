@@ -18,9 +18,9 @@ from egc.objectives.egc import EGCObjective
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.run import Run
 from egc.training.stop import StoppedError
-from tests.test_training import trainer
+from tests.training.test_training import trainer
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 # Trains with the command line in forked children, each of which kills itself at a random event: a
 # step, or any moment of a save (after the tensors, after the description, before renaming ...).

@@ -1,4 +1,4 @@
-"""What the processes of tests/test_processes.py run, under torchrun."""
+"""What the processes of tests/training/test_processes.py run, under torchrun."""
 
 from __future__ import annotations
 

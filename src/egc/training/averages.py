@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 
+SPEED = "images_per_second"
+
 
 class Averages:
     def __init__(self) -> None:
@@ -20,7 +22,7 @@ class Averages:
     def pop(self) -> dict[str, float]:
         """The means, images a second, and a fresh start."""
         record = {name: total / self._count for name, total in self._sums.items()}
-        record["images_per_second"] = self._images / (time.monotonic() - self._since)
+        record[SPEED] = self._images / (time.monotonic() - self._since)
         self._start()
         return record
 

@@ -28,7 +28,7 @@ def choose_gradient(model: Model, stream: BatchStream) -> str:
             if step > 0:  # the first only warms up
                 seconds[kind] += elapsed / STEPS
     chosen = min(seconds, key=lambda kind: seconds[kind])
-    log.warning(
+    log.info(
         "objective.gradient: took %s (a step takes exact %.3f s, paired %.3f s here).",
         chosen,
         seconds["exact"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,42 +16,69 @@ from egc.data.sources import split, with_wanted_labels
 from egc.errors import ConfigError, DataError
 from egc.model import objective_of
 
+log = logging.getLogger("egc")
 
-def prepare(
+FOUND_OUT = {
+    "data": ("image_size", "channels"),
+    "codec": ("channels", "factor", "scale"),
+    "train": ("start_from",),
+}
+"""keys that a run fills in where they are left open"""
+
+
+def configure(
     data: Any,
     preset: str | Path | Config,
     settings: Sequence[str] = (),
-    before: Config | None = None,
-) -> tuple[Config, Splits]:
-    """The configuration with what the data and the autoencoder say filled in, and the data.
-
-    What a run that is resumed had measured `before` is not measured again.
-    """
+    start_from: str | Path | None = None,
+) -> tuple[Config, ImageSet | None]:
+    """The configuration that is asked for, and the images if they are given; opens nothing."""
     config = preset if isinstance(preset, Config) else Config.load(preset)
-    if isinstance(data, str):
-        config = config.replace(data={"source": data})
+    given = None if data is None or isinstance(data, str) else _as_image_set(data)
+    if data is not None:
+        config = config.replace(data={"source": data if given is None else given.name})
     config = config.with_settings(settings)
-    objective = objective_of(config)
-    if not objective.uses_labels:
+    if start_from is not None:
+        config = config.replace(train={"start_from": str(start_from)})
+    if not objective_of(config).uses_labels:
         streams = {"clean_stream": False, "noisy_stream": False}
         config = config.replace(data={"labels": False}, objective=streams)
-    if data is None or isinstance(data, str):
+    return config, given
+
+
+def remember(config: Config, before: Config) -> Config:
+    """The configuration with what an earlier start of the same run had found out filled in."""
+    if config.objective.gradient == "auto":
+        config = config.replace(objective={"gradient": before.objective.gradient})
+    if config.data.source.startswith("latents:"):
+        config = config.replace(codec={"autoencoder": before.codec.autoencoder})
+    for section, names in FOUND_OUT.items():
+        mine, earlier = getattr(config, section), getattr(before, section)
+        found = {name: getattr(earlier, name) for name in names if getattr(mine, name) is None}
+        config = config.replace(**{section: {k: v for k, v in found.items() if v is not None}})
+    first = before.train.start_from
+    if first is not None and first != config.train.start_from:
+        log.info("The run goes on with weights of its own; it began with those of %s.", first)
+        config = config.replace(train={"start_from": first})
+    return config
+
+
+def prepare(
+    data: Any, preset: str | Path | Config, settings: Sequence[str] = ()
+) -> tuple[Config, Splits]:
+    """The configuration with what the data and the autoencoder say filled in, and the data."""
+    config, given = configure(data, preset, settings)
+    if given is None:
         splits = open_source(config.data)
     else:
-        splits = split(with_wanted_labels([_as_image_set(data)], config.data), config.data)
-        config = config.replace(data={"source": splits.train.name})
-    if objective.needs_labels and not splits.train.classes:
+        splits = split(with_wanted_labels([given], config.data), config.data)
+    if objective_of(config).needs_labels and not splits.train.classes:
         raise ConfigError(
-            f'objective.kind = "{config.objective.kind}" needs labels, and {splits.train.name} has none; '
-            'take "egc-unsupervised" or "ddpm".'
+            f'objective.kind = "{config.objective.kind}" needs labels, and {splits.train.name} '
+            'has none; take "egc-unsupervised" or "ddpm".'
         )
     shape = {"image_size": splits.train.image_size, "channels": splits.train.channels}
     config = settle_codec(_fit_latents(config.replace(data=shape), splits.train))
-    if before is not None:
-        if config.objective.gradient == "auto":
-            config = config.replace(objective={"gradient": before.objective.gradient})
-        if config.codec.scale is None and before.codec.scale is not None:
-            config = config.replace(codec={"scale": before.codec.scale})
     if config.codec.kind == "latent" and config.codec.scale is None:
         images, _ = splits.train.take(0, MEASURED_IMAGES, seed=0)
         config = config.replace(codec={"scale": measure_scale(config, images)})

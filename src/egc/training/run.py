@@ -14,6 +14,7 @@ from typing import Any
 
 from egc.config import Config
 from egc.errors import ConfigError, RunError
+from egc.training.schedule import obstacle_to_longer
 
 # Keys that change what is written down or how a step is computed, but not what is learned.
 FREE_KEYS = {
@@ -66,10 +67,16 @@ class Run:
                     f"{self.path} is neither empty nor a run of EGC; choose another directory."
                 )
             return
-        free = set(FREE_KEYS)
-        if config.train.lr_decay == "none":
-            free.add("train.steps")  # without decay, a longer run is the same run, continued
-        differ = {k: v for k, v in config.differences(before).items() if k not in free}
+        differ = {k: v for k, v in config.differences(before).items() if k not in FREE_KEYS}
+        if differ.keys() == {"train.steps"}:
+            why = obstacle_to_longer(before.train, config.train)
+            if why is None:
+                return  # a longer run is the same run, continued
+            raise RunError(
+                f"{self.path} cannot be given another length (train.steps was "
+                f"{before.train.steps}, now {config.train.steps}): {why}. Begin another run with "
+                f"its weights: --from {self.path}."
+            )
         if differ:
             changes = "; ".join(f"{k} was {old}, now {new}" for k, (new, old) in differ.items())
             raise RunError(

@@ -20,30 +20,31 @@ from accelerate.state import AcceleratorState
 
 from egc.config import Config, TrainConfig
 from egc.data.imageset import ImageSet
+from egc.distributed import process_count, runs_on_cpu
 from egc.errors import ConfigError, TrainingError
 from egc.model import Model, make_objective
 from egc.nn.backbone import Backbone
 from egc.nn.network import Network
 from egc.objectives.base import Batch
 from egc.objectives.egc import EGCObjective
-from egc.distributed import process_count, runs_on_cpu
 from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
-from egc.training.averages import Averages
+from egc.training.averages import SPEED, Averages
+from egc.training.batches import BatchStream
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.choose import choose_gradient
 from egc.training.ema import EMA
 from egc.training.run import Run
+from egc.training.schedule import learning_rate
 from egc.training.state import pack_state, unpack_state
 from egc.training.stop import StoppedError, stop_on_signals
-from egc.training.batches import BatchStream
 
 Watch = Callable[[Network, int], dict[str, float]]
 """(averaged network, steps done) -> figures to log; called every `preview_every` steps"""
 
 QUALITY = "validation_accuracy"
 """the figure by which the best checkpoint is known"""
-MOST_SKIPPED = 10
+MAX_SKIPPED = 10
 """non-finite steps in a row after which `on_nonfinite = "skip"` gives up"""
 
 
@@ -74,12 +75,13 @@ class Trainer:
             clean_data=clean_data,
             no_label=self.net.no_label if self.net.takes_label else None,
         )
-        if model.config.objective.gradient == "auto" and isinstance(make_objective(model), EGCObjective):
+        self.planner = make_objective(model)  # plans outside of whatever wraps the other
+        if model.config.objective.gradient == "auto" and isinstance(self.planner, EGCObjective):
             chosen = choose_gradient(model, self.stream)
             model.config = model.config.replace(objective={"gradient": chosen})
+            self.planner = make_objective(model)
         self.ema = EMA(self.net, self.config.ema)
         _prepare_network(self.net, model.config)
-        self.planner = make_objective(model)  # plans outside of whatever wraps the other
         self.objective, self.optimizer = self.accelerator.prepare(
             make_objective(model), _optimizer(self.net, self.config)
         )
@@ -170,7 +172,7 @@ class Trainer:
         # The last is the total; name the term it came from.
         name = next((name for name in bad if name != "loss"), bad[0])
         self.skipped += 1
-        if self.config.on_nonfinite == "stop" or self.skipped > MOST_SKIPPED:
+        if self.config.on_nonfinite == "stop" or self.skipped > MAX_SKIPPED:
             often = f", {self.skipped} times in a row" if self.skipped > 1 else ""
             raise TrainingError(
                 f"Training stopped at step {self.step}: the {name} term is {terms[name]}{often}. "
@@ -216,18 +218,6 @@ class Trainer:
             self.accelerator.init_trackers("egc")
 
 
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Linear warm-up, then constant, falling to zero along half a cosine, or falling in drops."""
-    lr = config.lr
-    if config.lr_decay == "cosine":
-        lr *= 0.5 * (1 + math.cos(math.pi * step / config.steps))
-    elif config.lr_decay == "drops":
-        lr *= config.lr_drop ** sum(step >= share * config.steps for share in config.lr_drops)
-    # A warm-up that would take the whole of a short training is cut to a tenth of it.
-    warmup = config.warmup if config.warmup <= config.steps else config.steps // 10
-    return lr * min(1.0, (step + 1) / (warmup + 1))
-
-
 def check_machine(config: TrainConfig) -> None:
     """Refuse what this machine cannot do, before anything is written."""
     for name in config.trackers:
@@ -271,12 +261,9 @@ def _prepare_network(net: Any, config: Config) -> None:
 
 
 def _note(record: Mapping[str, float]) -> str:
-    terms = {
-        "loss": "loss",
-        "score": "score",
-        "class_noisy": "noisy",
-        "class_clean": "clean",
-        "density_gap": "gap",
-    }
-    shown = [f"{word} {record[name]:.3f}" for name, word in terms.items() if record.get(name)]
-    return "  ".join([*shown, f"{record['images_per_second']:.0f} images/s"])
+    """The terms of the loss, and the speed."""
+    terms = {name: value for name, value in record.items() if name not in ("gradient", SPEED)}
+    shown = [
+        f"{name.removeprefix('class_')} {value:.3f}" for name, value in terms.items() if value
+    ]
+    return "  ".join([*shown, f"{record[SPEED]:.0f} images/s"])
