@@ -98,8 +98,8 @@ def test_samples_are_saved_three_ways(tiny, tmp_path):
         assert arrays["seeds"].tolist() == [7, 8]
     samples.save(tmp_path / "each")
     index = json.loads((tmp_path / "each" / "samples.json").read_text())
-    assert [item["label"] for item in index] == ["3", "5"]
-    first = np.asarray(Image.open(tmp_path / "each" / index[0]["file"]))
+    assert [item["label"] for item in index["images"]] == ["3", "5"]
+    first = np.asarray(Image.open(tmp_path / "each" / index["images"][0]["file"]))
     np.testing.assert_array_equal(first, samples.images[0, ..., 0])
     with pytest.raises(ConfigError, match=r"\.png, \.npz or a directory"):
         samples.save(tmp_path / "film.mp5")
@@ -119,6 +119,14 @@ def test_samples_are_saved_three_ways(tiny, tmp_path):
         ({"sampler": "euler"}, ConfigError, "no sampler 'euler'"),
         ({"guidance": -1.0}, ConfigError, "at least 0; got -1.0"),
         ({"seed": -1}, ConfigError, "at least 0; got -1"),
+        ({"guidance": float("nan")}, ConfigError, "guidance must be a finite number; got nan"),
+        ({"guidance": "much"}, ConfigError, "guidance is a number; got 'much'"),
+        ({"count": 2.0}, ConfigError, "must be a whole number; got 2.0"),
+        ({"seed": "x"}, ConfigError, "A seed must be a whole number; got 'x'"),
+        ({"steps": 2.5}, ConfigError, "steps is a whole number; got 2.5"),
+        ({"labels": 2.5}, ConfigError, "A label is a class's name or index"),
+        ({"labels": [2.5]}, ModelError, "no class '2.5'"),
+        ({"cfg": 2.0}, ConfigError, "label-conditioned"),
     ],
 )
 def test_sample_refuses(tiny, options, error, words):
@@ -262,3 +270,63 @@ def test_lazy_names():
     assert "load" in dir(egc)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = egc.nothing
+
+
+def test_samples_carry_how_they_were_made(tiny, tmp_path):
+    samples = tiny.sample(["3", "5"], seed=7, guidance=2, sampler="dpm++", steps=3, progress=False)
+    settings = {"sampler": "dpm++", "steps": 3, "guidance": 2.0, "cfg": 1.0, "seed": 7}
+    assert samples.settings() == settings
+    samples.save(tmp_path / "grid.png")
+    embedded = json.loads(Image.open(tmp_path / "grid.png").text["egc"])
+    assert embedded == {"labels": ["3", "5"], "seeds": [7, 8], **settings}
+    samples.save(tmp_path / "each")
+    index = json.loads((tmp_path / "each" / "samples.json").read_text())
+    assert index.items() >= settings.items()
+    one = Image.open(tmp_path / "each" / index["images"][1]["file"])
+    assert json.loads(one.text["egc"]) == {"labels": ["5"], "seeds": [8], **settings}
+    how = {name: settings[name] for name in ("sampler", "steps", "guidance")}
+    again = tiny.sample(embedded["labels"][1], seed=embedded["seeds"][1], progress=False, **how)
+    assert abs(again.images[0].astype(int) - samples.images[1]).max() <= 1
+
+
+def test_devices_that_are_not_there_are_one_sentence(tiny):
+    with pytest.raises(ConfigError, match="no device 'warp' here"):
+        tiny.to("warp")
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="no device 'cuda' here"):
+            load("digits", "cuda")
+
+
+def test_eps_wants_tensors_of_indices(tiny):
+    with pytest.raises(ConfigError, match=r"tensor of class indices.*got str"):
+        tiny.eps(torch.randn(1, 1, 8, 8), 5, labels="3")
+
+
+def test_saved_files_can_be_read_by_others(saved):
+    assert all(path.stat().st_mode & 0o044 == 0o044 for path in saved.iterdir())
+
+
+def test_opening_initialises_no_weights(saved, monkeypatch):
+    """They are overwritten anyway."""
+    called = []
+    monkeypatch.setattr(torch.nn.init, "kaiming_uniform_", lambda w, **_: called.append(w.device))
+    load(saved)
+    assert {device.type for device in called} <= {"meta"}
+
+
+def test_networks_say_what_they_can_do(tiny_config):
+    abilities = {"denoises", "classifies", "has_energy", "draws"}
+    expected = {
+        "egc": abilities,
+        "classifier": {"classifies", "has_energy"},
+        "jem": {"classifies", "has_energy", "draws"},
+        "ddpm": {"denoises", "draws"},
+    }
+    for kind, can in expected.items():
+        model = EGC.build(tiny_config.replace(objective={"kind": kind}), ["a", "b"])
+        assert {ability for ability in abilities if getattr(model.net, ability)} == can, kind
+        for ability in abilities - can:
+            with pytest.raises(ModelError, match="cannot"):
+                model.needs(ability)
+    assert not isinstance(EGC.build(tiny_config.replace(objective={"kind": "ddpm"}), []).net,
+                          egc.EnergyModel)  # fmt: skip

@@ -122,13 +122,10 @@ class Model:
                 "Classifier-free guidance (cfg) is for label-conditioned networks, and this is "
                 "none; use the classifier's guidance."
             )
-        sampling: SampleConfig = build(SampleConfig, {**plain(self.config.sample), **given})
-        if self.net.denoises and sampling.steps > self.diffusion.steps:
-            raise ConfigError(
-                f"The number of sampling steps must be 1 to {self.diffusion.steps}; "
-                f"got {sampling.steps}."
-            )
-        return sampling
+        steps, most = given.get("steps"), self.diffusion.steps
+        if self.net.denoises and isinstance(steps, int) and not 1 <= steps <= most:
+            raise ConfigError(f"The number of sampling steps must be 1 to {most}; got {steps}.")
+        return build(SampleConfig, {**plain(self.config.sample), **given})
 
     def label_index(self, label: str | int) -> int:
         """The index of a class, given by name or by index."""

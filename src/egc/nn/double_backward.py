@@ -32,8 +32,8 @@ Attention.  S = scale q k^T, P = softmax(S), o = P v, and gP = go v^T, with row 
     d/d q  = scale (gS uk + dS k),   d/d k = scale (gS^T uq + dS^T q)
 
 Nothing changes in a forward pass that is not under `double_backward`: the layers are then
-PyTorch's own, fused kernels and all. Inside it, `input_gradient_only` marks the one backward pass that wants
-no gradients of weights (PyTorch does not tell an autograd function so).
+PyTorch's own, fused kernels and all. Inside it, `input_gradient_only` marks the one backward pass
+that wants no gradients of weights (PyTorch does not tell an autograd function so).
 """
 
 from __future__ import annotations

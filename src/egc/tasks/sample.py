@@ -257,6 +257,8 @@ def labels_for(
         count = whole_number(count, "The number of images", 1)
     if labels is None:
         return np.full(count or 1, -1)
+    if not isinstance(labels, str | int | np.integer | Sequence | np.ndarray):
+        raise ConfigError(f"A label is a class's name or index, or a list; got {labels!r}.")
     listed = [labels] if isinstance(labels, str | int | np.integer) else list(labels)
     if not listed:
         raise ConfigError("The list of labels is empty; leave it out to sample without labels.")
