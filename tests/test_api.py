@@ -283,7 +283,7 @@ def test_samples_carry_how_they_were_made(tiny, tmp_path):
     index = json.loads((tmp_path / "each" / "samples.json").read_text())
     assert index.items() >= settings.items()
     one = Image.open(tmp_path / "each" / index["images"][1]["file"])
-    assert json.loads(one.text["egc"]) == {"labels": ["5"], "seeds": [8], **settings}
+    assert json.loads(one.text["egc"]) == {"labels": ["5"], "seeds": [8], **settings, "seed": 8}
     how = {name: settings[name] for name in ("sampler", "steps", "guidance")}
     again = tiny.sample(embedded["labels"][1], seed=embedded["seeds"][1], progress=False, **how)
     assert abs(again.images[0].astype(int) - samples.images[1]).max() <= 1
