@@ -44,8 +44,9 @@ def _run(args: argparse.Namespace) -> Result:
         said = "" if _shown(value) == default else f", here {_shown(value)}"
         lines.append(f"{each.name}  ({each.type}; default {default}{said})")
         lines += textwrap.wrap(each.doc, 95, initial_indent="    ", subsequent_indent="    ")
-        default = list(each.default) if isinstance(each.default, tuple) else each.default
-        rows.append({**each._asdict(), "default": default, "value": value})
+        plain = list(each.default) if isinstance(each.default, tuple) else each.default
+        about = {"name": each.name, "type": each.type, "default": plain, "meaning": each.doc}
+        rows.append({**about, "value": value})
     following = command("train", args.preset or "digits", "--run", "runs/mine", "--dry-run")
     return Result({"keys": rows}, "\n".join(lines), following)
 

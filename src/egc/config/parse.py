@@ -44,9 +44,16 @@ class Key(NamedTuple):
 
     name: str
     """with its sections, such as train.steps"""
-    type: str
+    hint: Any
+    """its annotation"""
+    limits: Mapping[str, Any]
     default: Any
     doc: str
+
+    @property
+    def type(self) -> str:
+        """What a value may be, in words; a registry's names are looked up for it."""
+        return type_words(self.hint, self.limits)
 
 
 def keys(cls: type, prefix: str = "") -> Iterator[Key]:
@@ -58,7 +65,7 @@ def keys(cls: type, prefix: str = "") -> Iterator[Key]:
             yield from keys(typing.cast(type, hints[f.name]), f"{name}.")
         else:
             default = {} if f.default is dataclasses.MISSING else f.default
-            yield Key(name, type_words(hints[f.name], f.metadata), default, f.metadata["doc"])
+            yield Key(name, hints[f.name], f.metadata, default, f.metadata["doc"])
 
 
 def type_words(kind: Any, limits: Mapping[str, Any]) -> str:
