@@ -57,13 +57,14 @@ def command(*words: object) -> str:
 
 
 def settings_argument(parser: argparse.ArgumentParser, what: str = "KEY=VALUE") -> None:
+    example = "train.steps=500" if what == "KEY=VALUE" else "data.image_size=64"
     parser.add_argument(
         "--set",
         dest="settings",
         action="append",
         default=[],
         metavar=what,
-        help="change a key of the configuration, such as train.steps=500; can be repeated "
+        help=f"change a key of the configuration, such as {example}; can be repeated "
         "(`egc config` lists the keys)",
     )
 
@@ -103,9 +104,8 @@ def sampling_arguments(parser: argparse.ArgumentParser, skip: Iterable[str] = ()
     """The flags of `SampleConfig`, whose defaults are the model's own."""
     from egc.config import SampleConfig
 
-    title = "sampling (defaults: the model's own, `egc sample MODEL --json` shows them)"
-    default = "the recipe's, else {}"
-    add_options(parser, SampleConfig, default=default, title=title, skip=skip)
+    default = "{}, or what its recipe says"
+    add_options(parser, SampleConfig, default=default, title="sampling", skip=skip)
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
