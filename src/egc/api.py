@@ -124,6 +124,8 @@ class EGC(Model):
             label: the class to fill towards.
             jump_length, jumps: of RePaint.
         """
+        if how.get("sampler") is not None:
+            raise ConfigError("Inpainting is by RePaint, a sampler of its own: it takes no other.")
         pixels = self._read(image)
         if len(pixels) != 1:
             raise DataError(f"One image is filled at a time; got {len(pixels)}.")

@@ -3,10 +3,12 @@
 At every step the known part is the image, noised to the step's level, and the unknown part is the
 network's; now and then noise is put back in and the steps are taken again (a jump), so that the
 two have time to agree. On latents the mask is that of the latent positions which any unknown pixel
-touches. The known pixels of the result are those that were given.
+touches. The known pixels of the result are those that were given. RePaint is a sampler of its own.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -67,7 +69,8 @@ def inpaint(
             line.advance()
     filled = model.codec.decode(x)
     images = np.where(mask[..., None], filled, image)
-    return Samples(images, indices, seeds, model.classes, sampling)
+    how = replace(sampling, sampler="repaint")
+    return Samples(images, indices, seeds, model.classes, how)
 
 
 def _known(mask: np.ndarray, model: Model) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +146,8 @@ def sample(
             way = sample_steps(model, indices[rows_at_once], seeds[rows_at_once], sampling)
             images += list(model.codec.decode(end_of(way, line)))
     found = np.stack(gather(images) if shared else images)
+    if not model.net.denoises:
+        sampling = replace(sampling, sampler="langevin")
     return Samples(found, indices, seeds, model.classes, sampling)
 
 
