@@ -300,7 +300,10 @@ def test_a_run_on_latents_from_the_command_line(latent_config, tmp_path, capsys)
     file = tmp_path / "mine.toml"
     file.write_text(latent_config.replace(data={"augment": {"flip": True}}).to_toml())
     out = tmp_path / "latents"
-    assert main(["encode", str(file), "--out", str(out), "--flip", "--shard", "8", "--json"]) == 0
+    assert (
+        main(["codec", "encode", str(file), "--out", str(out), "--flip", "--shard", "8", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["parts"] == {"all": 20}
     run = tmp_path / "run"
     train = ["train", str(file), "--run", str(run), "--set", f"data.source=latents:{out}"]
@@ -384,13 +387,13 @@ def test_large_images_end_to_end(side, factor, tmp_path):
 
 # --- an autoencoder of one's own -----------------------------------------------------------------
 
-SMALL = {"factor": 2, "width": 4, "steps": 300, "batch_size": 8, "lr": 1e-2}
+SMALL = {"factor": 2, "width": 4, "train_steps": 300, "batch_size": 8, "lr": 1e-2}
 
 
 def test_train_codec_learns_to_give_images_back(photo_folder, tmp_path, capsys):
     out = tmp_path / "codec"
     options = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items()]
-    call = ["train-codec", f"folder:{photo_folder}", "--out", str(out), *options, "--json"]
+    call = ["codec", "train", f"folder:{photo_folder}", "--out", str(out), *options, "--json"]
     assert main(call) == 0
     figures = json.loads(capsys.readouterr().out)
     # Random noise around 40 or 200: its mean over a folder is off by far more.
@@ -408,7 +411,7 @@ def test_train_codec_learns_to_give_images_back(photo_folder, tmp_path, capsys):
 
 def test_train_codec_resumes_bit_for_bit(photo_folder, tmp_path):
     data = open_source(Config().replace(data={"source": f"folder:{photo_folder}"}).data)
-    recipe = Recipe.from_dict({**SMALL, "steps": 6, "checkpoint_every": 3})
+    recipe = Recipe.from_dict({**SMALL, "train_steps": 6, "checkpoint_every": 3})
     train_autoencoder(recipe, data, tmp_path / "whole", progress=False)
     take = type(data.train).take
 
@@ -428,17 +431,17 @@ def test_train_codec_resumes_bit_for_bit(photo_folder, tmp_path):
 
 def test_train_codec_refuses(photo_folder, tmp_path):
     data = open_source(Config().replace(data={"source": f"folder:{photo_folder}"}).data)
-    with pytest.raises(ConfigError, match="1, 2, 4, 8 or 16; got 3"):
+    with pytest.raises(ConfigError, match="1 or 2 or 4 or 8 or 16; got 3"):
         Recipe.from_dict({"factor": 3})
     with pytest.raises(ConfigError, match="12x12 cannot be divided by a factor of 8"):
         train_autoencoder(Recipe(factor=8), data, tmp_path / "out", progress=False)
-    with pytest.raises(ConfigError, match="steps must be larger than 0"):
-        Recipe.from_dict({"steps": 0})
+    with pytest.raises(ConfigError, match="train_steps must be larger than 0"):
+        Recipe.from_dict({"train_steps": 0})
     with pytest.raises(RunError, match="neither empty nor an autoencoder"):
         train_autoencoder(Recipe(factor=2), data, photo_folder, progress=False)
-    recipe = Recipe.from_dict({**SMALL, "steps": 1})
+    recipe = Recipe.from_dict({**SMALL, "train_steps": 1})
     train_autoencoder(recipe, data, tmp_path / "out", progress=False)
-    other = Recipe.from_dict({**SMALL, "steps": 1, "lr": 0.1})
+    other = Recipe.from_dict({**SMALL, "train_steps": 1, "lr": 0.1})
     with pytest.raises(RunError, match=r"lr was 0\.01, now 0\.1"):
         train_autoencoder(other, data, tmp_path / "out", progress=False)
 

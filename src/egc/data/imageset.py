@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from egc.errors import DataError
+from egc.errors import DataError, suggest
 
 SPLIT_SEED = 0
 """Splits never move, whatever the seed of training: a test image is never trained on."""
@@ -40,11 +40,17 @@ class ImageSet:
     def from_arrays(
         cls,
         images: np.ndarray,
-        labels: Sequence[int] | np.ndarray | None = None,
+        labels: Sequence[int] | Sequence[str | None] | np.ndarray | None = None,
         classes: Sequence[str] | None = None,
         name: str = "arrays",
     ) -> ImageSet:
-        """uint8 (N, H, W, C) or (N, H, W) images; labels 0.. or -1; names default to numbers."""
+        """Arrays that are in memory.
+
+        Args:
+            images: uint8 (N, H, W, C) or (N, H, W), square.
+            labels: class indices, -1 where unknown; or class names, None where unknown.
+            classes: their names; default: the sorted names among the labels, or numbers.
+        """
         images = np.asarray(images)
         if images.ndim == 3:
             images = images[..., None]
@@ -55,24 +61,13 @@ class ImageSet:
             )
         if len(images) == 0 or images.shape[1] != images.shape[2]:
             raise DataError(f"Images must be square and at least one; got shape {images.shape}.")
-        if labels is None:
-            labels = np.full(len(images), -1)
-        labels = np.asarray(labels, dtype=np.int64)
-        if labels.shape != (len(images),):
-            raise DataError(f"{len(images)} images need as many labels; got {labels.shape}.")
-        if classes is None:
-            classes = [str(index) for index in range(labels.max() + 1)]
-        if labels.min() < -1 or labels.max() >= len(classes):
-            raise DataError(
-                f"Labels must be 0 to {len(classes) - 1}, or -1 for unknown; "
-                f"got {labels.min()} to {labels.max()}."
-            )
+        indices, names = _indexed(labels, len(images), classes)
         return cls(
             name=name,
-            read=lambda indices: images[indices],
+            read=lambda chosen: images[chosen],
             indices=np.arange(len(images)),
-            labels=labels,
-            classes=list(classes),
+            labels=indices,
+            classes=names,
             image_size=images.shape[1],
             channels=images.shape[3],
         )
@@ -100,6 +95,47 @@ class ImageSet:
             return self
         indices = np.concatenate([self.indices, self.indices + self.twins])
         return replace(self, indices=indices, labels=np.tile(self.labels, 2), mirrored=True)
+
+
+def _indexed(
+    labels: Any, count: int, classes: Sequence[str] | None
+) -> tuple[np.ndarray, list[str]]:
+    """Class indices (N,), and what the classes are called."""
+    given = [-1] * count if labels is None else list(labels) if hasattr(labels, "__len__") else []
+    if len(given) != count:
+        raise DataError(f"{count} images need as many labels; got {len(given)}.")
+    if any(label is None or isinstance(label, str) for label in given):
+        return _indexed_by_name(given, classes)
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        values = np.full(count, np.nan)
+    fits = np.isfinite(values) & (values == np.round(values)) & (values.ndim == 1)
+    if not fits.all():
+        wrong = given[int(np.argwhere(~fits)[0, 0])]
+        raise DataError(f"A label is a class index (a whole number) or a name; got {wrong!r}.")
+    low, high = int(values.min()), int(values.max())
+    names = [str(index) for index in range(high + 1)] if classes is None else list(classes)
+    if low < -1 or high >= len(names):
+        raise DataError(
+            f"Labels must be 0 to {len(names) - 1}, or -1 for unknown; got {low} to {high}."
+        )
+    return values.astype(np.int64), names
+
+
+def _indexed_by_name(
+    labels: list[Any], classes: Sequence[str] | None
+) -> tuple[np.ndarray, list[str]]:
+    """The same of names, None where unknown."""
+    for label in labels:
+        if not (label is None or isinstance(label, str)):
+            raise DataError(f"Labels are all names or all class indices; got names and {label!r}.")
+    found = {str(label) for label in labels if label is not None}
+    names = sorted(found) if classes is None else list(classes)
+    if unknown := sorted(found - set(names)):
+        raise DataError(f"The label {unknown[0]!r} is no class. {suggest(unknown[0], names)}")
+    index = {None: -1} | {name: number for number, name in enumerate(names)}
+    return np.array([index[label] for label in labels], dtype=np.int64), names
 
 
 @lru_cache(maxsize=4)

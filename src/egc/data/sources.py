@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from egc.config import DataConfig
-from egc.config.parse import build, set_key
+from egc.config.parse import build, plain, set_key
 from egc.data.description import Description, forms_of
 from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, balanced, hold_out, keep_labels
 from egc.data.streamed import StreamedSet
@@ -158,11 +158,22 @@ def open_for(own: DataConfig, source: str | None = None, settings: Iterable[str]
         own: `config.data` of the model, which knows the size and colours that it takes.
         settings: changes such as `"data.test=0.5"`.
     """
-    kept = ("image_size", "channels", "test", "validation")
-    table: dict[str, Any] = {"data": {"source": source or own.source}}
-    table["data"] |= {name: value for name in kept if (value := getattr(own, name)) is not None}
+    config = DataConfig(
+        source or own.source,
+        image_size=own.image_size,
+        channels=own.channels,
+        test=own.test,
+        validation=own.validation,
+    )
+    return open_source(with_settings(config, settings))
+
+
+def with_settings(config: DataConfig, settings: Iterable[str]) -> DataConfig:
+    """A copy with settings such as `data.test=0.5`; those of other sections are refused."""
+    table: dict[str, Any] = {"data": plain(config)}
     for setting in settings:
         set_key(table, setting)
-    if extra := table.keys() - {"data"}:
-        raise ConfigError(f"Only data.KEY=VALUE can be set here; got {min(extra)}.")
-    return open_source(build(DataConfig, table["data"], "data."))
+        if len(table) > 1:
+            raise ConfigError(f"Only data.KEY=VALUE can be set here; got {setting!r}.")
+    changed: DataConfig = build(DataConfig, table["data"], "data.")
+    return changed

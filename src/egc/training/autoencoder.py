@@ -1,4 +1,4 @@
-"""`egc train-codec`: an autoencoder for the user's own images, so that latents need no hub.
+"""`egc codec train`: an autoencoder for the user's own images, so that latents need no hub.
 
     loss = mean |e| + mean e^2 + kl * KL(q(z|x) || N(0, I)) / pixels
     e = x - decode(z),   z ~ q(z|x)
@@ -18,7 +18,6 @@ import json
 import math
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,79 +32,52 @@ from torch import Tensor, nn
 
 from egc.codec import PIXELS_AT_ONCE, images_of, pixels_of
 from egc.config import AugmentConfig
+from egc.config.parse import plain
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet, Splits
+from egc.distributed import is_main, process_count, runs_on_cpu
 from egc.errors import ConfigError, RunError
 from egc.report.grid import image_grid
-from egc.distributed import is_main, process_count, runs_on_cpu
 from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
+from egc.training.batches import step_generator
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.ema import EMA
+from egc.training.recipe import Recipe
 from egc.training.state import pack_state, unpack_state
 from egc.training.stop import StoppedError, stop_on_signals
-from egc.training.batches import step_generator
-from egc.config.parse import build, plain
 
 LOG_VARIANCE = -6.0
 """of the posterior, at the start"""
-SHOWN = 12
-MEASURED = 1000
+MAX_SHOWN = 12
+"""test images in the picture"""
+MAX_MEASURED = 1000
 """test images that the error is measured on"""
 
 
-def _above_zero(default: Any) -> Any:
-    return field(default=default, metadata={"above": 0})
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything an autoencoder is a function of, beside its images."""
-
-    factor: int = _above_zero(4)
-    """pixels that a latent position stands for, along a side: 1, 2, 4, 8, 16"""
-    channels: int = _above_zero(4)
-    """of the latents"""
-    width: int = _above_zero(64)
-    """channels at full resolution; they double with every halving, up to eight times"""
-    depth: int = _above_zero(1)
-    steps: int = _above_zero(20_000)
-    batch_size: int = _above_zero(32)
-    lr: float = _above_zero(1e-3)
-    kl: float = field(default=1e-6, metadata={"low": 0})
-    flip: bool = True
-    seed: int = field(default=0, metadata={"low": 0})
-    checkpoint_every: int = _above_zero(1000)
-
-    @classmethod
-    def from_dict(cls, tree: dict[str, Any]) -> Recipe:
-        recipe: Recipe = build(cls, tree, "")
-        if recipe.factor & (recipe.factor - 1):
-            raise ConfigError(f"The factor must be 1, 2, 4, 8 or 16; got {recipe.factor}.")
-        return recipe
-
-    def build(self, image_channels: int) -> AutoencoderKL:
-        levels = self.factor.bit_length()
-        widths = [self.width * min(2**level, 8) for level in range(levels)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            net = AutoencoderKL(
-                in_channels=image_channels,
-                out_channels=image_channels,
-                latent_channels=self.channels,
-                down_block_types=("DownEncoderBlock2D",) * levels,
-                up_block_types=("UpDecoderBlock2D",) * levels,
-                block_out_channels=widths,
-                layers_per_block=self.depth,
-                # Of four channels or more: a norm of single ones would take away their means,
-                # and with them the colours.
-                norm_num_groups=math.gcd(32, max(1, self.width // 4)),
-            )
-        # Start with a narrow posterior, or the first thousand steps go into silencing its noise.
-        with torch.no_grad():
-            net.quant_conv.weight[self.channels :] *= 0.1
-            net.quant_conv.bias[self.channels :] = LOG_VARIANCE
-        return net
+def build_autoencoder(recipe: Recipe, image_channels: int) -> AutoencoderKL:
+    """One with fresh weights."""
+    levels = recipe.factor.bit_length()
+    widths = [recipe.width * min(2**level, 8) for level in range(levels)]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        net = AutoencoderKL(
+            in_channels=image_channels,
+            out_channels=image_channels,
+            latent_channels=recipe.channels,
+            down_block_types=("DownEncoderBlock2D",) * levels,
+            up_block_types=("UpDecoderBlock2D",) * levels,
+            block_out_channels=widths,
+            layers_per_block=recipe.depth,
+            # Of four channels or more: a norm of single ones would take away their means,
+            # and with them the colours.
+            norm_num_groups=math.gcd(32, max(1, recipe.width // 4)),
+        )
+    # Start with a narrow posterior, or the first thousand steps go into silencing its noise.
+    with torch.no_grad():
+        net.quant_conv.weight[recipe.channels :] *= 0.1
+        net.quant_conv.bias[recipe.channels :] = LOG_VARIANCE
+    return net
 
 
 class Reconstruction(nn.Module):
@@ -118,10 +90,10 @@ class Reconstruction(nn.Module):
 
     def forward(self, pixels: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         posterior = self.autoencoder.encode(pixels).latent_dist
-        drawn = self.autoencoder.decode(posterior.mean + posterior.std * noise).sample
-        error = F.l1_loss(drawn, pixels)
+        decoded = self.autoencoder.decode(posterior.mean + posterior.std * noise).sample
+        error = F.l1_loss(decoded, pixels)
         divergence = posterior.kl().sum() / pixels.numel()
-        loss = error + F.mse_loss(drawn, pixels) + self.kl * divergence
+        loss = error + F.mse_loss(decoded, pixels) + self.kl * divergence
         return loss, error.detach(), divergence.detach()
 
 
@@ -142,7 +114,7 @@ def train_autoencoder(
     _check_place(recipe, data, out)
     AcceleratorState._reset_state()
     accelerator = Accelerator(cpu=runs_on_cpu())
-    net = recipe.build(data.train.channels).to(accelerator.device)
+    net = build_autoencoder(recipe, data.train.channels).to(accelerator.device)
     average = EMA(net, 0.999)
     optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.lr, weight_decay=0.0)
     loss_of, optimizer = accelerator.prepare(Reconstruction(net, recipe.kl), optimizer)
@@ -158,9 +130,9 @@ def train_autoencoder(
         keep_freed_memory()
 
     show = progress and accelerator.is_main_process
-    line_of = progress_line("Training the autoencoder", recipe.steps, done=done, show=show)
+    line_of = progress_line("Training the autoencoder", recipe.train_steps, done=done, show=show)
     with line_of as line, stop_on_signals() as asked:
-        for step in range(done, recipe.steps):
+        for step in range(done, recipe.train_steps):
             pixels, noise = _batch(recipe, data, net, step, accelerator)
             loss, error, divergence = loss_of(pixels, noise)
             accelerator.backward(loss)
@@ -171,7 +143,7 @@ def train_autoencoder(
             optimizer.zero_grad()
             average.update(net, step)
             line.advance()
-            last = step + 1 == recipe.steps
+            last = step + 1 == recipe.train_steps
             if accelerator.is_main_process and ((step + 1) % 50 == 0 or last):
                 record = {"step": step + 1, "error": float(error), "kl": float(divergence)}
                 with (out / "metrics.jsonl").open("a") as file:
@@ -187,10 +159,11 @@ def train_autoencoder(
                 save_checkpoint(out / "checkpoints", Checkpoint(step + 1, tensors), keep=1)
             if stop:
                 raise StoppedError(step + 1, stop)
-    figures = measure(average.net, data.test if len(data.test) else data.validation)
+    unseen = next((part for part in (data.test, data.validation) if len(part)), data.train)
+    figures = measure(average.net, unseen)
     if accelerator.is_main_process:
         average.net.save_pretrained(out)
-        compared(average.net, data.test).save(out / "reconstructions.png")
+        compared(average.net, unseen).save(out / "reconstructions.png")
     accelerator.wait_for_everyone()
     return figures
 
@@ -211,7 +184,7 @@ def _batch(
 def _learning_rate(recipe: Recipe, step: int) -> float:
     """A short rise, then half a cosine to zero."""
     rise = min(1.0, (step + 1) / 100)
-    return recipe.lr * rise * 0.5 * (1 + float(np.cos(np.pi * step / recipe.steps)))
+    return recipe.lr * rise * 0.5 * (1 + float(np.cos(np.pi * step / recipe.train_steps)))
 
 
 def reconstruct(net: AutoencoderKL, images: np.ndarray) -> np.ndarray:
@@ -229,7 +202,7 @@ def _there_and_back(net: AutoencoderKL, images: np.ndarray, at_once: int) -> Ite
 
 def measure(net: AutoencoderKL, test: ImageSet) -> dict[str, Any]:
     """Mean absolute error (of 0..255) and PSNR in dB on test images."""
-    images = test.images(np.arange(min(MEASURED, len(test))))
+    images = test.images(np.arange(min(MAX_MEASURED, len(test))))
     difference = images.astype(np.float64) - reconstruct(net, images)
     squared = (difference**2).mean(axis=(1, 2, 3))
     return {
@@ -241,7 +214,7 @@ def measure(net: AutoencoderKL, test: ImageSet) -> dict[str, Any]:
 
 def compared(net: AutoencoderKL, test: ImageSet) -> Any:
     """Test images, and below them what came back."""
-    images = test.images(np.arange(min(SHOWN, len(test))))
+    images = test.images(np.arange(min(MAX_SHOWN, len(test))))
     both = np.concatenate([images, reconstruct(net, images)])
     return image_grid(both, columns=len(images))
 
