@@ -53,6 +53,10 @@ class Registry:
         self._find_own()
         return list(self._entries)
 
+    def imported(self) -> dict[str, Any]:
+        """The entries whose modules have been imported so far."""
+        return dict(self._entries)
+
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:
             self._find_own()

@@ -15,7 +15,7 @@ import dataclasses
 import shlex
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -46,6 +46,8 @@ class Verb(NamedTuple):
     examples: list[str]
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], Result]
+    check: Callable[[Sequence[str]], None] = lambda words: None
+    """a first look at the words, of verbs whose flags take long to import"""
 
 
 def command(*words: object) -> str:
@@ -140,7 +142,8 @@ def add_options(
         if f.name in skip:
             continue
         kind, several = _item(hints[f.name])
-        shown = (default or "{}").format(_shown(f.default))
+        unset = f.metadata.get("none", "none") if f.default is None else None
+        shown = (default or "{}").format(unset or _shown(f.default))
         options: dict[str, Any] = {"dest": f.name, "default": None}
         text = f.metadata["doc"]
         if "registry" in f.metadata:

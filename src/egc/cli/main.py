@@ -134,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with messages_on_stderr():
             import_modules(_imports(words))
+            verb.check(words[1:])
             args = parser_of(verb).parse_args(words[1:])
             result: Result = verb.run(args)
     except KeyboardInterrupt:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from egc.codec import pixels_of
 from egc.data.imageset import ImageSet
-from egc.metrics.fitting import fitting, labelled
-from egc.metrics.robustness import Strength
-from egc.model import Model
 from egc.metrics.attacks import judge, mixed
+from egc.metrics.fitting import fitting, labelled
+from egc.metrics.trial import Strength, images_at
+from egc.report.figures import COLOURS, INK, canvas, literal
 from egc.tasks.predict import Predictor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -28,31 +30,50 @@ class Examples:
     taken_for: np.ndarray
     """class indices; (N,)"""
     classes: list[str]
+    attack: str
     epsilon: float
 
 
 def attack_examples(
-    model: Model,
+    asked: Predictor,
     data: ImageSet,
     *,
     epsilon: float,
     strength: Strength | None = None,
     attack: str = "pgd",
     count: int = 8,
-    ensemble: int = 0,
-    purify: int = 0,
     seed: int = 0,
 ) -> Examples:
-    """Attack some images, with the seeds that `evaluate_robustness` gives them."""
-    fitting(model, data)
+    """Attack some images, with the seeds that a `Trial` of all images gives them."""
+    fitting(asked.model, data)
     positions = labelled(data, count)
-    asked = Predictor(model, ensemble, purify)
-    pixels = ((pixels_of(data.images(positions)) + 1) / 2).to(model.device)
-    labels = torch.as_tensor(data.labels[positions], device=model.device)
+    pixels, labels = images_at(asked.model, data, positions)
     seeds = mixed(positions.tolist(), seed)
     moved = (strength or Strength()).attack(attack, epsilon, asked, pixels, labels, seeds)
-    answers = judge(asked, moved, seeds)
+    answers = judge(asked, moved, seeds).cpu().numpy()
     before, after = (x.permute(0, 2, 3, 1).cpu().numpy() for x in (pixels, moved))
-    return Examples(
-        before, after, data.labels[positions], answers.cpu().numpy(), model.classes, epsilon
-    )
+    classes = asked.model.classes
+    return Examples(before, after, data.labels[positions], answers, classes, attack, epsilon)
+
+
+def examples_figure(examples: Examples) -> Figure:
+    """Images, the change an attack made (0 is grey, epsilon black or white), and the outcome."""
+    count = len(examples.images)
+    change = examples.attacked - examples.images
+    scale = 2 * max(float(np.abs(change).max()), 1e-6)
+    rows = {"image": examples.images, "change": 0.5 + change / scale, "sum": examples.attacked}
+    figure = canvas(1.1 * count + 0.6, 3.8)
+    grid = np.atleast_2d(figure.subplots(len(rows), count, squeeze=False))
+    for line, (title, pictures) in zip(grid, rows.items(), strict=True):
+        line[0].set_ylabel(title, fontsize=9)
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=1)
+            axis.set_xticks([])
+            axis.set_yticks([])
+    for index in range(count):
+        label, taken_for = examples.labels[index], examples.taken_for[index]
+        grid[0, index].set_title(literal(examples.classes[label]), fontsize=9)
+        colour = INK if label == taken_for else COLOURS[-1]
+        name = literal(examples.classes[taken_for])
+        grid[-1, index].set_xlabel(name, fontsize=9, color=colour)
+    return figure

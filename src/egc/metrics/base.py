@@ -10,7 +10,7 @@ A metric is one class in one module, in this package or a user's own (`egc evalu
         class Options(Metric.Options):
             count: int = key(100, "samples to make", low=1)
 
-        def measure(self, model, data, options, *, keep=None, progress=True):
+        def measure(self, model, data, options, progress):
             return Sharp(...)  # a `Measured`
 
 Everything follows from it: `egc evaluate` makes flags of the fields of `Options` and shows the
@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egc.config.parse import key
@@ -90,6 +89,8 @@ class Metric:
     """what is measured, in a few words"""
     finds: tuple[str, ...] = ()
     """well-known names of its figures: who asks for one of them as a metric is sent here"""
+    needs_labels = False
+    """whether right answers are counted, so that the data must have the model's classes"""
 
     @dataclass(frozen=True)
     class Options:
@@ -101,20 +102,12 @@ class Metric:
         """Why a model cannot be measured so, to follow "because"; None if it can."""
         return None
 
-    def measure(
-        self,
-        model: Model,
-        data: Splits,
-        options: Any,
-        *,
-        keep: Path | None = None,
-        progress: bool = True,
-    ) -> Measured:
+    def measure(self, model: Model, data: Splits, options: Any, progress: bool) -> Measured:
         """Measure a model on `data.test`.
 
         Args:
             options: an instance of `Options`, checked.
-            keep: where samples are kept, so that the same call goes on where it was.
+            progress: whether to show how far it is.
         """
         raise NotImplementedError
 

@@ -1,144 +1,38 @@
 """How well a model names held-out images, and whether it knows how well.
 
-With p(y|x) at t = 0, the paper's protocol, or as a `Predictor` asks for it:
-
-    accuracy    the share of images whose most probable class is the true one
-    top-5       the share whose true class is among the five most probable
-    NLL         mean of -log p(true class), in nats
-    Brier       mean over images of the sum over classes of (p - [class is true])^2: 0 to 2
-    ECE         mean gap between confidence (the largest p) and accuracy, over equal bins of
-                confidence, each weighted by its images (Guo et al. 2017); 15 bins
+With p(y|x) at t = 0, the paper's protocol, or as a `Predictor` asks for it; the figures are those
+of `calibration`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from egc.codec import pixels_of
-from egc.data.imageset import ImageSet
+from egc.codec import unit_pixels
+from egc.config.parse import key
+from egc.data.imageset import ImageSet, Splits
 from egc.diffusion import initial_noise
-from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics.fitting import fitting
+from egc.distributed import gather, share
+from egc.errors import ConfigError, DataError
+from egc.metrics.base import Column, Measured, Metric, Row, percent
+from egc.metrics.calibration import Classification
+from egc.metrics.fitting import fitting, labelled
 from egc.model import Model
-from egc.distributed import share, gather
-from egc.tasks.predict import predict_proba
-from egc.tasks.predict import Predictor
+from egc.registry import metrics
+from egc.report.figures import ACCENT, COLOURS, INK, canvas, confusion_figure, literal
+from egc.report.page import Section
+from egc.tasks.predict import Predictor, predict_proba
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 AT_ONCE = 256
 """images that are read together"""
-BINS = 15
-"""of confidence"""
-LEAST = float(np.finfo(np.float32).tiny)
-"""probabilities below it count as it: single precision cannot tell them from 0"""
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """Images by confidence, in equal bins from 0 to 1; each (bins,)."""
-
-    confidence: np.ndarray
-    """mean in each bin; 0 where there are no images"""
-    accuracy: np.ndarray
-    count: np.ndarray
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error (ECE)."""
-        gaps = np.abs(self.confidence - self.accuracy)
-        return float((gaps * self.count).sum() / self.count.sum())
-
-
-@dataclass(frozen=True)
-class Classification:
-    """Accuracy, confusion and calibration on a labelled set."""
-
-    accuracy: float
-    confusion: np.ndarray
-    """counts, true class by predicted class; (C, C)"""
-    probabilities: np.ndarray
-    """(N, C)"""
-    labels: np.ndarray
-    """true class indices; (N,)"""
-
-    @classmethod
-    def of(cls, probabilities: np.ndarray, labels: np.ndarray) -> Classification:
-        """p(y|x) of images (N, C), and their true classes (N,)."""
-        predicted = probabilities.argmax(axis=1)
-        classes = probabilities.shape[1]
-        confusion = np.zeros((classes, classes), dtype=int)
-        np.add.at(confusion, (labels, predicted), 1)
-        return cls(float((predicted == labels).mean()), confusion, probabilities, labels)
-
-    @property
-    def top5(self) -> float | None:
-        """None where there are five classes or fewer."""
-        if self.probabilities.shape[1] <= 5:
-            return None
-        best = np.argpartition(-self.probabilities, 4, axis=1)[:, :5]
-        return float((best == self.labels[:, None]).any(axis=1).mean())
-
-    @property
-    def nll(self) -> float:
-        right = self.probabilities[np.arange(len(self.labels)), self.labels]
-        return float(-np.log(right.astype(np.float64).clip(min=LEAST)).mean())
-
-    @property
-    def brier(self) -> float:
-        truth = np.eye(self.probabilities.shape[1])[self.labels]
-        return float(((self.probabilities - truth) ** 2).sum(axis=1).mean())
-
-    @property
-    def confidence(self) -> float:
-        """The mean of the largest probability."""
-        return float(self.probabilities.max(axis=1).mean())
-
-    @cached_property
-    def reliability(self) -> Reliability:
-        return reliability(self.probabilities, self.labels)
-
-    @property
-    def ece(self) -> float:
-        # Imported here, as it takes seconds, which nobody should wait for who does not ask.
-        from torchmetrics.functional.classification import multiclass_calibration_error
-
-        # torchmetrics puts a confidence of exactly 1 into a bin of its own.
-        shown = torch.as_tensor(self.probabilities.clip(max=1 - 1e-6))
-        labels = torch.as_tensor(self.labels)
-        error = multiclass_calibration_error(shown, labels, shown.shape[1], n_bins=BINS)
-        return float(error)
-
-    def figures(self) -> dict[str, float | None]:
-        """The plain numbers."""
-        return {
-            "accuracy": self.accuracy,
-            "top5": self.top5,
-            "nll": self.nll,
-            "brier": self.brier,
-            "ece": self.ece,
-            "confidence": self.confidence,
-        }
-
-    def summary(self) -> dict[str, Any]:
-        """All figures and bins, for JSON."""
-        bins = self.reliability
-        spread = np.sqrt(self.accuracy * (1 - self.accuracy) / len(self.labels))
-        return {
-            "images": len(self.labels),
-            **self.figures(),
-            "accuracy_error": float(spread),
-            "reliability": {
-                "confidence": bins.confidence.tolist(),
-                "accuracy": bins.accuracy.tolist(),
-                "count": bins.count.tolist(),
-            },
-            "confusion": self.confusion.tolist(),
-        }
 
 
 @dataclass(frozen=True)
@@ -175,8 +69,8 @@ def evaluate_classification(
     for positions in _parts(known):
         images = data.images(positions)
         if ensemble or purify:
-            pixels = (pixels_of(images).to(model.device) + 1) / 2
             with torch.no_grad():
+                pixels = unit_pixels(images).to(model.device)
                 log_p = predictor(pixels, (seed + positions).tolist())
             rows += list(log_p.exp().cpu().numpy())
         else:
@@ -191,8 +85,7 @@ def accuracy_against_t(
 
     The image at position i meets the noise of seed `seed + i`, the same at every t.
     """
-    if not model.classes:
-        raise ModelError("This model was trained without labels, so it cannot classify.")
+    model.needs("classifies")
     last = model.diffusion.steps - 1
     if not times or not all(0 <= t <= last for t in times):
         raise ConfigError(f"The noise levels must be 0 to {last}, and some; got {list(times)}.")
@@ -206,27 +99,165 @@ def accuracy_against_t(
         columns = []
         with torch.no_grad():
             for t in times:
-                joint = model.net(model.diffusion.noise(x, t, noise), t)
-                confidence, predicted = joint.logits.softmax(dim=1).max(dim=1)
+                logits = model.net.logits(model.diffusion.noise(x, t, noise), t)
+                confidence, predicted = logits.softmax(dim=1).max(dim=1)
                 columns.append(torch.stack([(predicted == labels).to(x), confidence]))
         rows += list(torch.stack(columns).permute(2, 1, 0).cpu().numpy())
     accuracy, confidence = np.stack(gather(rows)).mean(axis=0, dtype=np.float64)
     return AgainstT(list(times), accuracy, confidence, len(known))
 
 
-def reliability(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS) -> Reliability:
-    """Images (N, C) sorted by confidence into `bins`, the last of which includes 1."""
-    confidence = probabilities.max(axis=1).astype(np.float64)
-    right = probabilities.argmax(axis=1) == labels
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-    places = np.digitize(confidence, inner)
-    count = np.bincount(places, minlength=bins)
-    filled = count.clip(min=1)
-    return Reliability(
-        confidence=np.bincount(places, confidence, minlength=bins) / filled,
-        accuracy=np.bincount(places, right, minlength=bins) / filled,
-        count=count,
-    )
+# --- the metric ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Classified(Measured):
+    """Classification in all the ways that were asked for."""
+
+    ways: dict[str, Classification]
+    """`plain`, and how else the model was asked"""
+    against_t: AgainstT | None
+    classes: list[str]
+
+    def summary(self) -> dict[str, Any]:
+        found = {**self.ways["plain"].summary()}
+        found["ways"] = {name: result.numbers() for name, result in self.ways.items()}
+        if self.against_t is not None:
+            found["against_t"] = self.against_t.summary()
+        return found
+
+    def rows(self) -> list[Row]:
+        lines: list[Row] = []
+        for way, each in self.ways.items():
+            tail = "" if way == "plain" else f", {way}"
+            top5 = [] if each.top5 is None else [(f"top-5{tail}", percent(each.top5))]
+            lines += [
+                (f"accuracy{tail}", f"{percent(each.accuracy)} of {len(each.labels):,}"),
+                *top5,
+                (f"NLL{tail}", f"{each.nll:.4f}"),
+                (f"Brier{tail}", f"{each.brier:.4f}"),
+                (f"ECE{tail}", f"{100 * each.ece:.2f} %"),
+            ]
+        if self.against_t is not None:
+            middle = len(self.against_t.times) // 2
+            t, accuracy = self.against_t.times[middle], self.against_t.accuracy[middle]
+            lines.append((f"accuracy at t = {t}", percent(accuracy)))
+        return lines
+
+    def verdict(self) -> str:
+        plain = self.ways["plain"]
+        return (
+            f"It names {percent(plain.accuracy)} of {len(plain.labels):,} images rightly, "
+            f"and its confidence is off by {100 * plain.ece:.1f} points."
+        )
+
+    def figures(self) -> list[Section]:
+        sure, confused = "How often it is right when so sure.", "True class by predicted class."
+        confusion = confusion_figure(self.ways["plain"].confusion, self.classes)
+        sections = [
+            Section("Confidence", sure, reliability_figure(self.ways)),
+            Section("Confusion", confused, confusion),
+        ]
+        if self.against_t is not None:
+            text = "Naming noised images as what they are."
+            sections.append(Section("Against noise", text, against_t_figure(self.against_t)))
+        return sections
+
+
+@metrics.register("classification")
+class ClassificationMetric(Metric):
+    title = "accuracy and calibration"
+    finds = ("accuracy", "ece", "calibration", "nll", "brier", "top5", "confusion")
+    needs_labels = True
+
+    @dataclass(frozen=True)
+    class Options(Metric.Options):
+        images: int | None = key(None, "test images to use", low=1, none="all")
+        ensemble: int = key(0, "average p(y|x) over so many draws of noise; 0: not", low=0)
+        purify: int = key(0, "noise level to clean images from before naming them; 0: not", low=0)
+        levels: int = key(9, "noise levels to measure accuracy at; 0: none", low=0)
+
+    def obstacle(self, model: Model) -> str | None:
+        return None if model.classifies else "it names nothing"
+
+    def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Classified:
+        test = data.test
+        fitting(model, test)
+        if options.images is not None:
+            test = test.subset(labelled(test, options.images))
+        asked: dict[str, dict[str, int]] = {"plain": {}}
+        if options.ensemble:
+            asked[f"ensemble of {options.ensemble}"] = {"ensemble": options.ensemble}
+        if options.purify:
+            asked[f"purified from {options.purify}"] = {"purify": options.purify}
+        ways = {
+            name: evaluate_classification(model, test, seed=options.seed, **way)
+            for name, way in asked.items()
+        }
+        against = None
+        if options.levels and model.net.denoises:
+            levels = np.linspace(0, model.diffusion.steps - 1, options.levels)
+            times = levels.round().astype(int).tolist()
+            against = accuracy_against_t(model, test, times, seed=options.seed)
+        return Classified(ways, against, model.classes)
+
+    def columns(self, options: Options) -> list[Column]:
+        return [
+            Column("accuracy", "accuracy", percent, ("accuracy",)),
+            Column("ece", "ECE", percent, ("ece",)),
+        ]
+
+
+def reliability_figure(results: Mapping[str, Classification]) -> Figure:
+    """Accuracy by confidence, one colour a way of asking; below, how many images are where."""
+    from scipy.special import betaincinv
+
+    figure = canvas(4.4, 4.8)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
+    for index, (name, result) in enumerate(results.items()):
+        bins, colour = result.reliability, COLOURS[index % len(COLOURS)]
+        filled = bins.count > 0
+        accuracy, count = bins.accuracy[filled], bins.count[filled]
+        # Of a few images nothing is sure: Jeffreys intervals, 95 %, say how little.
+        right, wrong = accuracy * count + 0.5, (1 - accuracy) * count + 0.5
+        low, high = (betaincinv(right, wrong, edge) for edge in (0.025, 0.975))
+        upper.errorbar(
+            bins.confidence[filled],
+            accuracy,
+            np.stack([accuracy - low, high - accuracy]).clip(min=0),
+            fmt="o",
+            markersize=4,
+            elinewidth=1,
+            color=colour,
+            label=f"{literal(name)}: ECE {result.ece:.1%}",
+        )
+        lower.stairs(bins.count, np.linspace(0, 1, len(bins.count) + 1), color=colour)
+    upper.set_ylabel("accuracy")
+    upper.set_xlim(0, 1.01)
+    upper.set_ylim(-0.02, 1.03)
+    upper.grid(alpha=0.25)
+    upper.legend(frameon=False, fontsize=9)
+    lower.set_yscale("symlog", linthresh=1)
+    lower.set_xlabel("confidence")
+    lower.set_ylabel("images")
+    return figure
+
+
+def against_t_figure(result: AgainstT) -> Figure:
+    """Accuracy and confidence of p(y|x_t) as noise grows."""
+    figure = canvas(5.2, 4.8)
+    axis = figure.subplots()
+    for name, colour in (("accuracy", ACCENT), ("confidence", COLOURS[1])):
+        axis.plot(
+            result.times, getattr(result, name), "o-", color=colour, markersize=3, label=name
+        )
+    axis.set_xlabel("noise level t")
+    axis.set_ylabel("share of images, mean confidence")
+    axis.set_ylim(0, 1.02)
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False)
+    return figure
 
 
 def _labelled(data: ImageSet) -> np.ndarray:

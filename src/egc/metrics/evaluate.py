@@ -1,11 +1,4 @@
-"""Everything that can be measured of a model, in one call.
-
-    classification   accuracy, calibration, confusion; by noise level; with an ensemble
-    generation       FID or the judge's distances, KID, precision and recall of samples
-    robustness       accuracy under attack, and whether the attacks can be trusted
-    certified        accuracy that is proven within a radius
-    novelty          telling familiar images from others
-    likelihood       a bound in bits per dimension
+"""Everything that can be measured of a model, in one call, as a table and on a page.
 
 What a kind of model cannot do (a DDPM names nothing, a classifier draws nothing) is left out, or
 refused if it was asked for by name.
@@ -13,236 +6,126 @@ refused if it was asked for by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
-import numpy as np
-
-from egc.config import Config
+from egc.config.parse import build
 from egc.data.imageset import ImageSet, Splits
-from egc.data.sources import open_source
 from egc.errors import ConfigError, ModelError, suggest
-from egc.metrics.certified import evaluate_certified
-from egc.metrics.classification import (
-    AgainstT,
-    Classification,
-    accuracy_against_t,
-    evaluate_classification,
-)
-from egc.metrics.fitting import fitting, labelled
-from egc.metrics.generation import evaluate_generation
-from egc.metrics.likelihood import evaluate_likelihood
-from egc.metrics.out_of_distribution import DEFAULT_OTHERS, evaluate_novelty
-from egc.metrics.robustness import evaluate_robustness
+from egc.metrics.base import Measured, Metric
+from egc.metrics.fitting import fitting
+from egc.metrics.names import check_metric
 from egc.model import Model
+from egc.registry import metrics
+from egc.report.page import Section, Table, render
+
+FIRST = ("classification", "generation", "robustness")
+"""what most want to know"""
+
+Found = Mapping[str, Mapping[str, Measured]]
+"""name of a model -> metric -> what was measured"""
 
 
-class Measured(Protocol):
-    """What every part gives."""
-
-    def summary(self) -> dict[str, Any]:
-        """Figures that JSON can hold."""
-        ...
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured, and how."""
-
-    seed: int = 0
-    most: int | None = None
-    """images to classify; None: all"""
-    levels: int = 9
-    """noise levels at which accuracy is measured too; 0: none"""
-    ensemble: int = 0
-    """draws of noise that p(y|x) is averaged over, beside the plain way; 0: plain alone"""
-    samples: int = 1000
-    features: str = "auto"
-    steps: int | None = None
-    sampler: str | None = None
-    guidance: float | None = None
-    cfg: float | None = None
-    images: int = 256
-    """to attack, to certify, and to bound"""
-    attacks: tuple[str, ...] = ("fgsm", "pgd")
-    norm: str = "linf"
-    epsilons: tuple[float, ...] = (2 / 255, 4 / 255, 8 / 255)
-    attack_steps: int = 20
-    restarts: int = 1
-    purify: int = 0
-    """noise level to clean images from; 0: not"""
-    checks: bool = True
-    """whether the attacks are checked too"""
-    certify: float = 0.25
-    """standard deviation of the noise to certify with, in pixels of 0..1"""
-    draws: int = 1000
-    """of noise for each certified image"""
-    others: tuple[str, ...] = DEFAULT_OTHERS
-    novel: int = 1000
-    """images of each kind, for novelty"""
+def all_metrics() -> dict[str, Metric]:
+    """All metrics by name, those of users' own modules too."""
+    names = sorted(metrics.names(), key=lambda name: name not in FIRST)
+    ordered = [*(name for name in FIRST if name in names), *(n for n in names if n not in FIRST)]
+    return {name: metrics[name]() for name in ordered}
 
 
-@dataclass(frozen=True)
-class Naming:
-    """Classification in all the ways it was asked for."""
-
-    ways: dict[str, Classification]
-    """`plain`, and how else the model was asked"""
-    against_t: AgainstT | None
-
-    def summary(self) -> dict[str, Any]:
-        found = {**self.ways["plain"].summary()}
-        found["ways"] = {name: result.figures() for name, result in self.ways.items()}
-        if self.against_t is not None:
-            found["against_t"] = self.against_t.summary()
-        return found
-
-
-def _classification(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    test = data.test
-    fitting(model, test)
-    if plan.most is not None:
-        test = test.subset(labelled(test, plan.most))
-    ways = {"plain": evaluate_classification(model, test)}
-    if plan.ensemble:
-        name = f"ensemble of {plan.ensemble}"
-        ways[name] = evaluate_classification(model, test, ensemble=plan.ensemble, seed=plan.seed)
-    if plan.purify:
-        ways[f"purified from {plan.purify}"] = evaluate_classification(
-            model, test, purify=plan.purify, seed=plan.seed
+def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of every metric, from one table: each takes the keys that it has."""
+    every = all_metrics()
+    known = {f.name for metric in every.values() for f in fields(metric.Options)}
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"No metric has an option {name!r}. {suggest(name, sorted(known))}")
+    return {
+        name: build(
+            metric.Options,
+            {f.name: given[f.name] for f in fields(metric.Options) if f.name in given},
         )
-    levels = None
-    if plan.levels and model.net.denoises:
-        last = model.diffusion.steps - 1
-        times = np.linspace(0, last, plan.levels).round().astype(int).tolist()
-        levels = accuracy_against_t(model, test, times, seed=plan.seed)
-    return Naming(ways, levels)
+        for name, metric in every.items()
+    }
 
 
-def _generation(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    guidance = model.config.sample.guidance if plan.guidance is None else plan.guidance
-    asked = guidance > 0 or model.net.takes_label
-    return evaluate_generation(
-        model,
-        data.train,
-        data.test,
-        count=plan.samples,
-        features=plan.features,
-        keep=keep,
-        labels="data" if asked else "none",
-        seed=plan.seed,
-        steps=plan.steps,
-        sampler=plan.sampler,
-        guidance=plan.guidance,
-        cfg=plan.cfg,
-        progress=show,
-    )
-
-
-def _robustness(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    return evaluate_robustness(
-        model,
-        data.test,
-        epsilons=plan.epsilons,
-        norm=plan.norm,
-        attacks=plan.attacks,
-        steps=plan.attack_steps,
-        restarts=plan.restarts,
-        count=plan.images,
-        ensemble=plan.ensemble,
-        purify=plan.purify,
-        seed=plan.seed,
-        checks=plan.checks,
-        show=show,
-    )
-
-
-def _certified(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    return evaluate_certified(
-        model,
-        data.test,
-        sigma=plan.certify,
-        n=plan.draws,
-        count=plan.images,
-        seed=plan.seed,
-        show=show,
-    )
-
-
-def _novelty(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    return evaluate_novelty(
-        model, data.test, plan.others, fit_on=data.validation, count=plan.novel, seed=plan.seed
-    )
-
-
-def _likelihood(model: Model, data: Splits, plan: Plan, keep: Path | None, show: bool) -> Any:
-    return evaluate_likelihood(model, data.test, count=plan.images, seed=plan.seed)
-
-
-METRICS: dict[str, Callable[[Model, Splits, Plan, Path | None, bool], Measured]] = {
-    "classification": _classification,
-    "generation": _generation,
-    "robustness": _robustness,
-    "certified": _certified,
-    "novelty": _novelty,
-    "likelihood": _likelihood,
-}
-
-
-def obstacle(model: Model, metric: str) -> str | None:
-    """Why a model cannot be measured so; None if it can."""
-    pixels = model.config.codec.kind == "pixel"
-    if metric in ("classification", "robustness", "certified") and not model.classes:
-        return "it names nothing, as it was trained without labels"
-    if metric == "generation" and not model.net.draws:
-        return "it was not trained to draw (objective.kind = classifier)"
-    if metric == "likelihood" and not model.net.denoises:
-        return f"it knows no noise levels (objective.kind = {model.config.objective.kind})"
-    if metric in ("likelihood", "certified") and not pixels:
-        return "it works on latents, and the figure would be one of latents"
-    return None
+def choose(model: Model, data: Splits, names: Sequence[str] | None = None) -> dict[str, Metric]:
+    """The metrics that were asked for, or all that this kind of model has; checked."""
+    every = all_metrics()
+    for name in names or ():
+        check_metric(name)
+        if reason := every[name].obstacle(model):
+            raise ModelError(
+                f"The model cannot be measured by {name!r}: {reason} ({model.net.about})"
+            )
+    chosen = names or [name for name, metric in every.items() if metric.obstacle(model) is None]
+    if any(every[name].needs_labels for name in chosen):
+        fitting(model, data.test)
+    return {name: every[name] for name in chosen}
 
 
 def evaluate(
     model: Model,
     data: Splits,
-    metrics: Sequence[str] | None = None,
-    plan: Plan | None = None,
+    names: Sequence[str] | None = None,
+    options: Mapping[str, Any] | None = None,
     *,
-    keep: Path | None = None,
     progress: bool = True,
 ) -> dict[str, Measured]:
     """Measure a model on the test images of `data`.
 
     Args:
-        metrics: some of `METRICS`; default: all that this kind of model has.
-        keep: where drawn images are kept, so that the same call goes on where it was.
+        names: of metrics; default: all that this kind of model has.
+        options: of all metrics together, such as `{"images": 100, "count": 500}`.
     """
-    plan = plan or Plan()
-    for name in metrics or ():
-        if name not in METRICS:
-            raise ConfigError(f"There is no metric {name!r}. {suggest(name, METRICS)}")
-        if reason := obstacle(model, name):
-            raise ModelError(f"The model cannot be measured by {name!r}: {reason}.")
-    chosen = metrics or [name for name in METRICS if obstacle(model, name) is None]
-    return {name: METRICS[name](model, data, plan, keep, progress) for name in chosen}
-
-
-def data_for(
-    model: Model, source: str | None = None, changes: Mapping[str, Any] | None = None
-) -> Splits:
-    """The model's own data, or another source as it is, unless `changes` say how to open it."""
-    own = model.config.data
-    wanted: dict[str, Any] = {"source": source or own.source}
-    if wanted["source"] == own.source:
-        kept = ("image_size", "channels", "test", "validation")
-        wanted |= {key: value for key in kept if (value := getattr(own, key)) is not None}
-    return open_source(Config.from_dict({"data": {**wanted, **dict(changes or {})}}).data)
+    how = read_options(options or {})
+    return {
+        name: metric.measure(model, data, how[name], progress)
+        for name, metric in choose(model, data, names).items()
+    }
 
 
 def measured_on(data: Splits, split: str) -> Splits:
     """The splits with another part in the place of the test images."""
     parts: dict[str, ImageSet] = data._asdict()
     return data._replace(test=parts[split])
+
+
+def as_text(found: Found) -> str:
+    """The table for a terminal, one model after the other."""
+    blocks = []
+    for model, results in found.items():
+        head = f"{model}: " if len(found) > 1 else ""
+        for name, result in results.items():
+            rows = result.rows()
+            width = max((len(what) for what, _ in rows), default=0)
+            lines = [f"  {what:<{width}}  {shown}" for what, shown in rows]
+            blocks.append("\n".join([f"{head}{name}", *lines]))
+    return "\n\n".join(blocks)
+
+
+def evaluation_page(found: Found) -> str:
+    """All figures on one page of HTML: what they say, tables of them, and pictures."""
+    every = all_metrics()
+    verdicts = []
+    for model, results in found.items():
+        said = " ".join(filter(None, (result.verdict() for result in results.values())))
+        verdicts.append(f"{model}: {said}" if len(found) > 1 else said)
+    sections = []
+    for name in dict.fromkeys(name for results in found.values() for name in results):
+        of_metric = {model: each[name] for model, each in found.items() if name in each}
+        title = name.replace("_", " ").capitalize()
+        sections.append(
+            Section(title, f"{every[name].title}.".capitalize(), table=_table(of_metric))
+        )
+        sections += every[name].figures(of_metric)
+    return render(f"Evaluation of {', '.join(found)}", " ".join(verdicts), {}, sections)
+
+
+def _table(results: Mapping[str, Measured]) -> Table:
+    """Rows of figures, a column a model."""
+    columns = {model: dict(result.rows()) for model, result in results.items()}
+    labels = dict.fromkeys(label for column in columns.values() for label in column)
+    rows = [[what, *(column.get(what, "-") for column in columns.values())] for what in labels]
+    return Table(["", *columns], rows)

@@ -27,7 +27,7 @@ import torch
 
 from egc.data.files import data_home
 from egc.data.imageset import ImageSet
-from egc.distributed import is_main, share, gather
+from egc.distributed import gather, is_main, share
 
 log = logging.getLogger("egc")
 

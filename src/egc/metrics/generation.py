@@ -1,97 +1,58 @@
 """How close generated images come to real ones.
 
-Two sets of images are compared in the features of a frozen network (see `frechet`): Inception, or,
-for small or grey images, a judge trained on the real training images. Figures of the judge carry
-`judge` in their names: they are not FID, and are comparable only where judge and data are the
-same. All figures depend on how many images are compared; beside them stands the `baseline`, that
-of as many real training images.
+They are compared with held-out images (see `distances`). Beside the figures stands the
+`baseline`, that of as many real training images. Labels are asked for in the proportions of the
+training images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 
-from egc.data.imageset import ImageSet
-from egc.errors import ConfigError, DataError, ModelError, suggest
-from egc.distributed import from_main, is_main
-from egc.metrics.drawing import Drawing, draw
-from egc.metrics.frechet import (
-    FeatureNetwork,
-    Statistics,
-    fingerprint,
-    gaussian_distance,
-    inception_score,
-    kernel_distance,
-    load_statistics,
-    neighbourhoods,
-    reference_path,
-    statistics_of,
-    store_statistics,
+from egc.config.parse import key, plain
+from egc.data.imageset import ImageSet, Splits
+from egc.errors import ConfigError, DataError, suggest
+from egc.metrics.base import Column, Measured, Metric, Row, percent
+from egc.metrics.distances import (
+    Figures,
+    check_pictures,
+    check_same,
+    choose_features,
+    compare_statistics,
+    known_statistics,
+    shape_of,
 )
-from egc.metrics.inception import Inception
+from egc.metrics.frechet import FeatureNetwork, Statistics, fingerprint, statistics_of
 from egc.metrics.judge import JudgeFeatures
+from egc.metrics.sampled import Drawing, draw
 from egc.model import Model
-from egc.report.progress import progress_line
+from egc.registry import metrics
+from egc.report.figures import COLOURS, canvas
+from egc.report.grid import image_grid
+from egc.report.page import Section
 
-KINDS = ("auto", "inception", "judge")
-AT_ONCE = 256
-"""images that are read together"""
-INCEPTION_SIDE = 32
-"""smaller images say little to a network for 299 x 299"""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-@dataclass(frozen=True)
-class Figures:
-    """How far one set of images is from another, and by which features."""
-
-    kind: str
-    """"inception" or "judge\""""
-    prefix: str
-    """before the names of figures in `summary`"""
-    weights: str
-    """the hash of the network's weights"""
-    counts: tuple[int, int]
-    """images compared"""
-    frechet: float
-    kid: float
-    kid_std: float
-    """over subsets"""
-    precision: float
-    """share of the first set that could be of the second"""
-    recall: float
-    """share of the second set that could be of the first"""
-    density: float
-    coverage: float
-    inception_score: float | None = None
-    """of the first set; None without the logits of Inception"""
-    inception_score_std: float | None = None
-    """over splits"""
-
-    def summary(self) -> dict[str, Any]:
-        """Figures by names that nobody takes for others: only Inception gives `fid`."""
-        frechet = "frechet" if self.prefix else "fid"
-        named: dict[str, Any] = {f"{self.prefix}{frechet}": self.frechet}
-        for name in ("kid", "kid_std", "precision", "recall", "density", "coverage"):
-            named[f"{self.prefix}{name}"] = getattr(self, name)
-        if self.inception_score is not None:
-            named["inception_score"] = self.inception_score
-            named["inception_score_std"] = self.inception_score_std
-        return named
+MAX_ROWS, COLUMNS = 10, 10
+"""of samples that are shown"""
+PREVIEW_IMAGES = 200
+"""samples to choose the shown ones from"""
+SHARES = ("precision", "recall", "density", "coverage")
+SHARES_TEXT = "Shares of images that could be of the other set, by their neighbours."
 
 
 @dataclass(frozen=True)
-class Generation:
-    """What was drawn, and how close it comes to real images."""
+class Generation(Measured):
+    """What was sampled, and how close it comes to real images."""
 
-    figures: Figures
-    """drawn images against the reference"""
+    compared: Figures
+    """samples against the reference"""
     baseline: Figures | None
     """as many training images against the reference; None if that is the training set itself, or
     if those are stored as latents"""
@@ -107,25 +68,65 @@ class Generation:
     """the first of them; uint8 (n, H, W, C)"""
     preview_labels: np.ndarray
     """class indices, -1 for none; (n,)"""
+    classes: list[str]
     folder: Path | None
     """where the images are kept"""
 
     def summary(self) -> dict[str, Any]:
-        """Figures that JSON can hold, with all that they depend on."""
-        told: dict[str, Any] = {
-            "measured_with": self.figures.kind,
-            "feature_weights": self.figures.weights[:12],
-            **self.figures.summary(),
+        found: dict[str, Any] = {
+            "measured_with": self.compared.kind,
+            "feature_weights": self.compared.weights[:12],
+            **self.compared.summary(),
             "baseline": self.baseline.summary() if self.baseline else None,
-            "samples": self.figures.counts[0],
+            "samples": self.compared.counts[0],
             "reference": self.reference,
-            "reference_images": self.figures.counts[1],
+            "reference_images": self.compared.counts[1],
             "baseline_images": self.baseline.counts[0] if self.baseline else None,
             **self.drawing.summary(),
         }
-        if self.figures.kind == "judge":
-            told |= {"agreement": self.agreement, "judge_accuracy": self.judge_accuracy}
-        return told
+        if self.compared.kind == "judge":
+            found |= {"agreement": self.agreement, "judge_accuracy": self.judge_accuracy}
+        return found
+
+    def rows(self) -> list[Row]:
+        found, real = self.summary(), self.baseline.summary() if self.baseline else {}
+        lines = []
+        for name in ("fid", "kid", "precision", "recall", "inception_score", "agreement"):
+            name = self._named(name)
+            if found.get(name) is None:
+                continue
+            is_share = name.removeprefix("judge_") in ("precision", "recall", "agreement")
+            show = percent if is_share else "{:.4g}".format
+            beside = f" (real training images {show(real[name])})" if real.get(name) else ""
+            lines.append((name.replace("_", " "), f"{show(found[name])}{beside}"))
+        count = f"{found['samples']:,} samples against {found['reference_images']:,} images"
+        return [*lines, ("measured on", count), ("sampled by", self._how())]
+
+    def _named(self, figure: str) -> str:
+        """A figure as the summary calls it."""
+        if not self.compared.prefix or figure in ("inception_score", "agreement"):
+            return figure
+        return self.compared.prefix + figure.replace("fid", "frechet")
+
+    def _how(self) -> str:
+        how = self.drawing.summary()
+        guided = f", guidance {how['guidance']:g}" if how["conditional"] else ", without labels"
+        return f"{how['sampler']}, {how['steps']} steps{guided}, seed {how['seed']}"
+
+    def verdict(self) -> str:
+        name = "the judge's Frechet distance" if self.compared.prefix else "FID"
+        real = "" if self.baseline is None else f", of real images {self.baseline.frechet:.3g}"
+        agreed = ""
+        if self.agreement is not None:
+            agreed = f"; a judge sees the class asked for in {percent(self.agreement)}"
+        return f"Of its samples {name} is {self.compared.frechet:.3g}{real}{agreed}."
+
+    def figures(self) -> list[Section]:
+        grid, about = samples_grid(self.preview, self.preview_labels, self.classes)
+        return [
+            Section("Samples", f"{about} {self._how()}.".replace("..", "."), grid),
+            Section("Samples beside real images", SHARES_TEXT, shares_figure(self)),
+        ]
 
 
 def evaluate_generation(
@@ -135,143 +136,69 @@ def evaluate_generation(
     *,
     count: int,
     features: str | FeatureNetwork = "auto",
-    keep: Path | None = None,
+    keep: str | Path | None = None,
     labels: str = "data",
     seed: int = 0,
-    steps: int | None = None,
-    sampler: str | None = None,
-    guidance: float | None = None,
-    cfg: float | None = None,
     batch_size: int | None = None,
     progress: bool = True,
+    **how: Any,
 ) -> Generation:
     """Draw `count` images and compare them with `reference`, beside real ones of `train`.
 
     Images are drawn and measured by all processes. `keep` is a folder for them: the same call
     again goes on where it was. `labels` are asked for in the proportions of the training images
-    ("data"), as often each ("even"), or not at all ("none").
+    ("data"), or not at all ("none"). `how` are keys of a `SampleConfig`.
     """
-    if not model.net.draws:
-        raise ModelError("This model is a plain classifier: there are no images to measure.")
+    model.needs("draws")
     if count < 2:
         raise ConfigError(f"Comparing images takes at least 2 of them; got count = {count}.")
-    _check_pictures(*([train] if train.autoencoder is None else []), reference)
+    check_pictures(*([train] if train.autoencoder is None else []), reference)
     shape = (model.codec.image_size, model.codec.channels)
-    _check_same("The model's images", shape, reference.name, _shape(reference))
+    check_same("The model's images", shape, reference.name, shape_of(reference))
     proportions = class_proportions(model, train, labels)
     network = choose_features(features, train, model.device)
-    known = _known(network, reference, progress)
-    drawing = Drawing.of(
-        model,
-        proportions=proportions,
-        seed=seed,
-        steps=steps,
-        sampler=sampler,
-        guidance=guidance,
-        cfg=cfg,
-    )
-    chunks = draw(model, count, keep, drawing=drawing, batch_size=batch_size, progress=progress)
+    known = known_statistics(network, reference, progress)
+    drawing = Drawing.of(model, proportions=proportions, seed=seed, **how)
+    folder = None if keep is None else Path(keep)
+    chunks = draw(model, count, folder, drawing=drawing, batch_size=batch_size, progress=progress)
     first = next(chunks)
-    drawn = statistics_of(network, (chunk.images for chunk in chain([first], chunks)), count)
+    samples = statistics_of(network, (chunk.images for chunk in chain([first], chunks)), count)
     agreement = accuracy = None
-    if isinstance(network, JudgeFeatures) and drawn.probabilities is not None:
+    if isinstance(network, JudgeFeatures) and samples.probabilities is not None:
         accuracy = network.accuracy
         if proportions is not None and model.classes == train.classes:
-            agreement = float((drawn.probabilities.argmax(1) == drawing.labels(count)).mean())
+            agreement = float((samples.probabilities.argmax(1) == drawing.labels(count)).mean())
     return Generation(
-        figures=_compared(network, drawn, known, seed),
+        compared=compare_statistics(network, samples, known, seed),
         baseline=_baseline(network, train, reference, known, count, seed, progress),
         agreement=agreement,
         judge_accuracy=accuracy,
         drawing=drawing,
         reference=reference.name,
-        preview=first.images[:100],
-        preview_labels=first.labels[:100],
-        folder=drawing.folder(keep) if keep else None,
+        preview=first.images[:PREVIEW_IMAGES],
+        preview_labels=first.labels[:PREVIEW_IMAGES],
+        classes=model.classes,
+        folder=drawing.folder(folder) if folder else None,
     )
 
 
-def compare_sets(
-    first: ImageSet | np.ndarray,
-    second: ImageSet | np.ndarray,
-    features: str | FeatureNetwork = "inception",
-    *,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-    progress: bool = True,
-) -> Figures:
-    """How far the first set of images is from the second, which is taken for the real one."""
-    sets = [_as_set(images) for images in (first, second)]
-    _check_pictures(*sets)
-    if isinstance(features, str) and features != "inception":
-        raise ConfigError(
-            f'Sets are compared in features="inception", or in a network of features such as '
-            f"JudgeFeatures.train_on(data); got {features!r}."
-        )
-    network = Inception(device=device) if isinstance(features, str) else features
-    measured, known = (_known(network, data, progress) for data in sets)
-    return _compared(network, measured, known, seed)
-
-
-def choose_features(
-    features: str | FeatureNetwork, train: ImageSet, device: torch.device | str = "cpu"
-) -> FeatureNetwork:
-    """The network to compare in: "auto" takes a judge for labelled images, small or grey."""
-    if not isinstance(features, str):
-        return features
-    if features not in KINDS:
-        raise ConfigError(f"There are no features {features!r}. {suggest(features, KINDS)}")
-    labelled = train.autoencoder is None and bool((train.labels >= 0).any())
-    small = train.channels == 1 or train.image_size < INCEPTION_SIDE
-    if features == "judge" or (features == "auto" and labelled and small):
-        return JudgeFeatures.train_on(train, device=device)
-    return Inception(device=device)
-
-
-def class_proportions(model: Model, train: ImageSet, labels: str) -> np.ndarray | None:
+def class_proportions(model: Model, train: ImageSet, labels: str = "data") -> np.ndarray | None:
     """How often each class is asked for; None: images are drawn without labels."""
-    ways = ("data", "even", "none")
+    ways = ("data", "none")
     if labels not in ways:
         raise ConfigError(f"Labels cannot be asked for by {labels!r}. {suggest(labels, ways)}")
-    if labels == "none" or not model.classes or not model.net.has_energy:
+    guided = model.net.classifies or model.net.takes_label
+    if labels == "none" or not model.classes or not guided:
         return None
     known = train.labels[train.labels >= 0]
-    if labels == "even" or not len(known):
+    if not len(known):
         return np.full(len(model.classes), 1 / len(model.classes))
     if train.classes != model.classes:
         raise DataError(
             f"{train.name} has other classes than the model ({len(train.classes)} and "
-            f'{len(model.classes)}); use the data it was trained on, or labels="even".'
+            f'{len(model.classes)}); use the data it was trained on, or labels="none".'
         )
     return np.bincount(known, minlength=len(model.classes)) / len(known)
-
-
-def _compared(
-    network: FeatureNetwork, first: Statistics | None, second: Statistics | None, seed: int
-) -> Figures:
-    """All figures, computed by the main process, which alone may have the stored statistics."""
-
-    def compute() -> Figures:
-        assert first is not None, "the main process has all statistics"
-        assert second is not None
-        kid, kid_std = kernel_distance(first.rows, second.rows, seed=seed)
-        score: tuple[float | None, float | None] = (None, None)
-        if network.kind == "inception" and first.probabilities is not None:
-            score = inception_score(first.probabilities)
-        return Figures(
-            kind=network.kind,
-            prefix=network.prefix,
-            weights=network.digest,
-            counts=(len(first), len(second)),
-            frechet=gaussian_distance(first.gaussian, second.gaussian),
-            kid=kid,
-            kid_std=kid_std,
-            inception_score=score[0],
-            inception_score_std=score[1],
-            **neighbourhoods(first.rows, second.rows, seed=seed),
-        )
-
-    return from_main(compute)
 
 
 def _baseline(
@@ -287,53 +214,68 @@ def _baseline(
     if train.autoencoder is not None or fingerprint(train) == fingerprint(reference):
         return None
     some = np.random.default_rng(seed).permutation(len(train))[:count]
-    return _compared(network, _known(network, train.subset(some), progress), known, seed)
+    return compare_statistics(
+        network, known_statistics(network, train.subset(some), progress), known, seed
+    )
 
 
-def _known(network: FeatureNetwork, data: ImageSet, progress: bool) -> Statistics | None:
-    """The statistics of real images, measured once; stored ones only on the main process."""
-    path = from_main(lambda: reference_path(network, data))
-    stored = load_statistics(path) if is_main() else None
-    if from_main(lambda: stored is not None):
-        return stored
-    found = statistics_of(network, _chunks(data, progress), len(data))
-    store_statistics(path, found)
-    return found
+@metrics.register("generation")
+class GenerationMetric(Metric):
+    title = "how close samples come to real images"
+    finds = ("fid", "kid", "frechet", "judge", "precision", "recall", "inception_score", "samples")
 
-
-def _chunks(data: ImageSet, progress: bool) -> Iterator[np.ndarray]:
-    with progress_line(f"Features of {data.name}", len(data), show=progress and is_main()) as line:
-        for start in range(0, len(data), AT_ONCE):
-            images = data.images(np.arange(start, min(start + AT_ONCE, len(data))))
-            line.advance(len(images))
-            yield images
-
-
-def _as_set(images: ImageSet | np.ndarray) -> ImageSet:
-    return images if isinstance(images, ImageSet) else ImageSet.from_arrays(images)
-
-
-def _check_pictures(*sets: ImageSet) -> None:
-    """Pictures of one kind, and enough of them for a covariance."""
-    for data in sets:
-        if len(data) < 2:
-            raise DataError(
-                f"{data.name} has {len(data)} images; comparing takes at least 2 in each set."
-            )
-        if data.autoencoder is not None:
-            raise DataError(
-                f"{data.name} holds latents, not pictures; give the pictures they were made from."
-            )
-    _check_same(sets[0].name, _shape(sets[0]), sets[-1].name, _shape(sets[-1]))
-
-
-def _shape(data: ImageSet) -> tuple[int, int]:
-    return data.image_size, data.channels
-
-
-def _check_same(name: str, shape: tuple[int, int], other: str, expected: tuple[int, int]) -> None:
-    if shape != expected:
-        raise DataError(
-            f"{name} and {other} do not fit together: {shape[0]} px with {shape[1]} channels "
-            f"against {expected[0]} px with {expected[1]}; bring them to one size and colour."
+    @dataclass(frozen=True)
+    class Options(Metric.Options):
+        count: int = key(1000, "samples to make", low=2)
+        features: Literal["auto", "inception", "judge"] = key(
+            "auto", "what distances are measured in; auto: a judge for small or grey images"
         )
+        keep: str | None = key(None, "directory to keep the samples in, and to go on from")
+
+    def obstacle(self, model: Model) -> str | None:
+        return None if model.net.draws else "it was not trained to draw"
+
+    def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Generation:
+        asked = model.config.sample.guidance > 0 or model.net.takes_label
+        return evaluate_generation(
+            model, data.train, data.test, labels="data" if asked else "none", progress=progress,
+            **plain(options),
+        )  # fmt: skip
+
+    def columns(self, options: Options) -> list[Column]:
+        return [
+            Column("fid", "FID", "{:.1f}".format, ("fid",)),
+            Column("judge_frechet", "judge-Frechet", "{:.2f}".format, ("judge_frechet",)),
+            Column("agreement", "judge agrees", percent, ("agreement",)),
+        ]
+
+
+def samples_grid(images: np.ndarray, labels: np.ndarray, classes: list[str]) -> tuple[Any, str]:
+    """A row a class, with its name, or the first images where no label was asked for."""
+    known = [index for index in range(len(classes)) if (labels == index).any()][:MAX_ROWS]
+    if not known:
+        grid = image_grid(images[: 5 * COLUMNS], columns=COLUMNS, cell=48, largest=128)
+        return grid, "The first of the samples."
+    width = min(COLUMNS, *(int((labels == index).sum()) for index in known))
+    rows = np.concatenate([images[labels == index][:width] for index in known])
+    names = [classes[index] for index in known]
+    grid = image_grid(rows, columns=width, cell=48, largest=128, labels=names)
+    return grid, "The first samples of each class."
+
+
+def shares_figure(found: Generation) -> Figure:
+    """Precision, recall, density and coverage, beside those of real images."""
+    figure = canvas(5.4, 3.2)
+    axis = figure.subplots()
+    sets = {"samples": found.compared, "real training images": found.baseline}
+    for index, (name, figures) in enumerate(sets.items()):
+        if figures is not None:
+            places = np.arange(len(SHARES)) + 0.38 * (index - 0.5)
+            values = [getattr(figures, share) for share in SHARES]
+            axis.bar(places, values, 0.36, label=name, color=COLOURS[index])
+    axis.set_xticks(range(len(SHARES)), SHARES)
+    axis.set_ylabel("share of images")
+    network = "a judge" if found.compared.kind == "judge" else "Inception"
+    axis.set_title(f"in the features of {network}", fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
+    return figure

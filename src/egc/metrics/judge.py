@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from egc.codec import pixels_of
 from egc.config import AugmentConfig
 from egc.data.augment import augment
 from egc.data.files import data_home
@@ -42,8 +43,8 @@ AT_ONCE = 256
 """images that are seen together"""
 HELD_OUT, HELD_OUT_IMAGES = 0.1, 2000
 """of the training images, to know the judge's accuracy by"""
-FEWEST = 20
-"""labelled images that a judge is trained on"""
+MIN_LABELLED_IMAGES = 20
+"""that a judge is trained on"""
 RECIPE = 1
 """changed with the architecture or the training, so that no stored judge is taken for a new one"""
 
@@ -75,8 +76,9 @@ class Judge(nn.Module):
         self.head = nn.Linear(FEATURES, classes)
 
     @classmethod
-    def train_on(cls, data: ImageSet, *, steps: int = 1500, seed: int = 0) -> Judge:
-        """Train a judge on the labelled ones of some images."""
+    def train_on(cls, data: ImageSet, *, steps: int | None = None, seed: int = 0) -> Judge:
+        """Train a judge on the labelled ones of some images; `STEPS` long, if not said."""
+        steps = steps or STEPS
         known = np.flatnonzero(data.labels >= 0)
         if not len(known):
             raise DataError(f"{data.name} has no labelled images to train a judge on.")
@@ -91,8 +93,10 @@ class Judge(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
             rows = known[torch.randint(len(known), (64,), generator=generator).numpy()]
-            moved = augment(torch.as_tensor(data.images(rows)), AugmentConfig(shift=1), generator)
-            logits = judge(_tensor(moved))
+            moved = augment(
+                torch.as_tensor(data.images(rows)), AugmentConfig(shift=1), generator
+            )
+            logits = judge(pixels_of(moved))
             labels = torch.as_tensor(data.labels[rows])
             loss = F.cross_entropy(logits, labels, label_smoothing=0.05)
             optimizer.zero_grad()
@@ -114,7 +118,7 @@ class Judge(nn.Module):
         rows, probabilities = [], []
         for start in range(0, len(images), AT_ONCE):
             some = images[start : start + AT_ONCE].copy()  # reversed arrays too
-            x = _tensor(torch.as_tensor(some).to(device))
+            x = pixels_of(torch.as_tensor(some).to(device))
             rows.append(self.body(self._seen(x)))
             probabilities.append(self.head(rows[-1]).softmax(dim=1))
         return Features(torch.cat(rows).cpu().numpy(), torch.cat(probabilities).cpu().numpy())
@@ -150,10 +154,10 @@ class JudgeFeatures:
     def train_on(cls, data: ImageSet, *, device: torch.device | str = "cpu") -> JudgeFeatures:
         """A judge of these labelled images: trained, or stored since the last time."""
         labelled = 0 if data.autoencoder else int((data.labels >= 0).sum())
-        if labelled < FEWEST:
+        if labelled < MIN_LABELLED_IMAGES:
             raise DataError(
                 f"{data.name} has {labelled} labelled pictures, too few to train a judge on "
-                f'({FEWEST} at least); compare with features="inception".'
+                f'({MIN_LABELLED_IMAGES} at least); compare with features="inception".'
             )
         recipe = f"{RECIPE} {STEPS} {FEATURES} {fingerprint(data)} {data.classes}"
         name = hashlib.sha256(recipe.encode()).hexdigest()[:20]
@@ -170,7 +174,7 @@ class JudgeFeatures:
 
 def _trained(path: Path, data: ImageSet) -> tuple[Judge, float]:
     """A new judge, and its accuracy on images that were held out; written to `path`."""
-    log.warning("Training a judge on %s (about a minute, once).", data.name)
+    log.info("Training a judge on %s (about a minute, once).", data.name)
     labelled = data.subset(np.flatnonzero(data.labels >= 0))
     rest, held = hold_out(labelled, HELD_OUT)
     held = held.subset(np.arange(min(len(held), HELD_OUT_IMAGES)))
@@ -196,7 +200,3 @@ def _stored(path: Path, data: ImageSet) -> tuple[Judge, float] | None:
     except (KeyError, RuntimeError):
         log.warning("%s is damaged and is made again.", path)
         return None
-
-
-def _tensor(images: Tensor) -> Tensor:
-    return images.permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -7,19 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from egc.data.imageset import ImageSet
+from egc.config.parse import key
+from egc.data.imageset import ImageSet, Splits
+from egc.distributed import gather, share
 from egc.errors import ConfigError
+from egc.metrics.base import Column, Measured, Metric, Row
 from egc.metrics.fitting import fitting
-from egc.model import Model
-from egc.distributed import share, gather
 from egc.metrics.variational_bound import Bound, Variance, variational_bound
+from egc.model import Model
+from egc.registry import metrics
 
 AT_ONCE = 256
 """images that are read together"""
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class Likelihood(Measured):
     """The bound of a set of images, in bits per dimension: the less, the more probable."""
 
     bound: Bound
@@ -50,6 +53,15 @@ class Likelihood:
             "images": len(self.bound.total),
         }
 
+    def rows(self) -> list[Row]:
+        return [
+            ("bits per dimension, at most", f"{self.bits:.3f} ± {self.error:.3f}"),
+            ("measured on", f"{len(self.bound.total):,} images, {self.terms} terms each"),
+        ]
+
+    def verdict(self) -> str:
+        return f"Held-out images cost it {self.bits:.2f} bits per dimension at most."
+
 
 def evaluate_likelihood(
     model: Model,
@@ -79,3 +91,29 @@ def evaluate_likelihood(
         rows += list(np.stack([found.prior, found.terms, found.decoder], axis=1))
     bound = Bound(*np.stack(gather(rows)).T)
     return Likelihood(bound, min(terms, model.diffusion.steps - 1), variance)
+
+
+@metrics.register("likelihood")
+class LikelihoodMetric(Metric):
+    title = "a bound on the likelihood, in bits per dimension"
+    finds = ("bits", "bpd", "bits_per_dim", "elbo", "log_likelihood", "variational_bound")
+
+    @dataclass(frozen=True)
+    class Options(Metric.Options):
+        images: int | None = key(256, "test images to use", low=1, none="all")
+        terms: int = key(32, "terms of the variational bound to compute for each image", above=0)
+        variance: Variance = key("beta", "of the reverse process, in the bound")
+
+    def obstacle(self, model: Model) -> str | None:
+        if not model.net.denoises:
+            return "it knows no noise levels"
+        if model.config.codec.kind != "pixel":
+            return "it works on latents, and the figure would be one of latents"
+        return None
+
+    def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Likelihood:
+        how = {"terms": options.terms, "variance": options.variance, "seed": options.seed}
+        return evaluate_likelihood(model, data.test, count=options.images, **how)
+
+    def columns(self, options: Options) -> list[Column]:
+        return [Column("bits_per_dim", "bits/dim", "{:.2f}".format, ("bits_per_dim",))]

@@ -1,94 +1,46 @@
 """How well a model tells the images it was trained for from others.
 
-Of two sets of scores (higher: stranger), that of familiar images and that of novel ones:
+Of two sets of scores (higher: stranger), that of familiar images and that of strange ones:
 
-    AUROC   the chance that a novel image scores higher than a familiar one, ties counting half
-    AUPR    average precision at finding the novel images: 1, or their share by guessing
+    AUROC   the chance that a strange image scores higher than a familiar one, ties counting half
+    AUPR    average precision at finding the strange images: 1, or their share by guessing
     FPR95   the convention of the field, where familiar is positive: at the lowest threshold that
-            accepts 95 % of the familiar images, the share of novel ones that are accepted too
+            accepts 95 % of the familiar images, the share of strange ones that are accepted too
 
-Other images are any data source, in the size and colours of the model, or made from the familiar
-ones (`MADE`).
+Strange images are any data source, in the size and colours of the model, or made from the
+familiar ones (`other_images`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from egc.config import DataConfig
-from egc.data.images import read_images
-from egc.data.imageset import ImageSet
-from egc.data.sources import KINDS, NAMED, open_parts
-from egc.errors import ConfigError, DataError, ModelError, suggest
-from egc.model import CONFIG_FILE, Model
-from egc.distributed import share, gather
-from egc.hub import find_model
-from egc.tasks.out_of_distribution import (
-    Curve,
-    curve_vectors,
-    flagging_score,
-    ood_scores,
-    offered,
-)
+from egc.config.parse import key
+from egc.data.imageset import ImageSet, Splits
+from egc.errors import ConfigError
+from egc.metrics.base import Column, Measured, Metric, Row, percent
+from egc.metrics.other_images import MADE, other_images, pick_images
+from egc.metrics.threshold import MAX_IMAGES, accepting, fit_curve, score_images
+from egc.model import Model
+from egc.registry import metrics
+from egc.report.figures import COLOURS, INK, canvas, literal
+from egc.report.page import Section
+from egc.tasks.out_of_distribution import flagging_score, offered
 
-SHARE = 0.95
-"""of familiar images that a threshold accepts"""
-MOST = 1000
-"""images that a curve is fitted to, and a threshold set with"""
-FOLDS = 10
-"""parts that are measured by a fit to the others"""
-LEAST = 20
-"""images below which a threshold for 95 % means nothing"""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-def _noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 256, images.shape, dtype=np.uint8)
-
-
-def _gaussian_noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """With the mean and deviation that the pixels of all images have."""
-    values = images.mean() + images.std() * rng.standard_normal(images.shape)
-    return values.round().clip(0, 255).astype(np.uint8)
-
-
-def _constant(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One colour an image."""
-    colours = rng.integers(0, 256, (len(images), 1, 1, images.shape[-1]), dtype=np.uint8)
-    return np.broadcast_to(colours, images.shape).copy()
-
-
-def _upside_down(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turned by 180 degrees. Some look familiar then, such as a 0 or an 8, and should."""
-    return images[:, ::-1, ::-1].copy()
-
-
-def _shuffled(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The pixels of each image in random places: the right colours, no shapes."""
-    count, height, width, channels = images.shape
-    pixels = images.reshape(count, height * width, channels)
-    order = np.argsort(rng.random((count, height * width)), axis=1)
-    return np.take_along_axis(pixels, order[..., None], axis=1).reshape(images.shape)
-
-
-MADE: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    "noise": _noise,
-    "gaussian-noise": _gaussian_noise,
-    "constant": _constant,
-    "upside-down": _upside_down,
-    "shuffled": _shuffled,
-}
-"""name -> other images made from familiar ones"""
 DEFAULT_OTHERS = ("noise", "upside-down", "shuffled")
+BINS = 50
+"""of the histograms"""
 
 
 @dataclass(frozen=True)
-class Novelty:
+class OutOfDistribution(Measured):
     """The scores of familiar images and of others."""
 
     name: str
@@ -99,6 +51,8 @@ class Novelty:
     """name of other images -> score -> (M,)"""
     fitted_on: str
     """the images that the curve was fitted to"""
+    flagged_by: str
+    """the score that the model flags images by"""
 
     def table(self) -> dict[str, dict[str, dict[str, float]]]:
         """name of other images -> score -> AUROC, AUPR and FPR95."""
@@ -108,6 +62,7 @@ class Novelty:
         }
 
     def summary(self) -> dict[str, Any]:
+        table = self.table()
         return {
             "familiar": self.name,
             "images": len(next(iter(self.familiar.values()))),
@@ -116,53 +71,72 @@ class Novelty:
             },
             "curve_fitted_on": self.fitted_on,
             "scores": list(self.familiar),
-            "others": self.table(),
+            "others": table,
+            "flagged_by": self.flagged_by,
+            "flagging": {other: scores[self.flagged_by] for other, scores in table.items()},
         }
 
+    def rows(self) -> list[Row]:
+        return [
+            (
+                f"{other}, by {score}",
+                f"AUROC {percent(found['auroc'])}  AUPR {percent(found['aupr'])}  "
+                f"FPR95 {percent(found['fpr95'])}",
+            )
+            for other, scores in self.table().items()
+            for score, found in scores.items()
+        ]
 
-def detection(familiar: np.ndarray, novel: np.ndarray) -> dict[str, float]:
-    """AUROC, AUPR and FPR95 of scores that should be higher for novel images."""
+    def verdict(self) -> str:
+        found = self.summary()["flagging"]
+        apart = ", ".join(f"{percent(f['auroc'])} from {other}" for other, f in found.items())
+        return f"It tells {self.name} from other images by {self.flagged_by}: AUROC {apart}."
+
+    def figures(self) -> list[Section]:
+        scores, found = "Scores of familiar images and of others.", "Finds, by false alarms."
+        return [
+            Section("Familiar and strange", scores, score_figure(self)),
+            Section("Telling them apart", found, roc_figure(self)),
+        ]
+
+
+def detection(familiar: np.ndarray, strange: np.ndarray) -> dict[str, float]:
+    """AUROC, AUPR and FPR95 of scores that should be higher for strange images."""
     return {
-        "auroc": auroc(familiar, novel),
-        "aupr": aupr(familiar, novel),
-        "fpr95": fpr95(familiar, novel),
+        "auroc": auroc(familiar, strange),
+        "aupr": aupr(familiar, strange),
+        "fpr95": fpr95(familiar, strange),
     }
 
 
-def auroc(familiar: np.ndarray, novel: np.ndarray) -> float:
+def auroc(familiar: np.ndarray, strange: np.ndarray) -> float:
     ordered = np.sort(familiar)
-    below, equal_too = (np.searchsorted(ordered, novel, side) for side in ("left", "right"))
+    below, equal_too = (np.searchsorted(ordered, strange, side) for side in ("left", "right"))
     return float((below + equal_too).mean() / (2 * len(familiar)))
 
 
-def aupr(familiar: np.ndarray, novel: np.ndarray) -> float:
-    """Precision at each threshold, weighted by the novel images it adds; equal scores together."""
-    scores = np.concatenate([familiar, novel])
+def aupr(familiar: np.ndarray, strange: np.ndarray) -> float:
+    """Precision at each threshold, weighted by the strange images it adds; ties together."""
+    scores = np.concatenate([familiar, strange])
     thresholds = np.unique(scores)[::-1]
-    found = len(novel) - np.searchsorted(np.sort(novel), thresholds)
+    found = len(strange) - np.searchsorted(np.sort(strange), thresholds)
     raised = len(scores) - np.searchsorted(np.sort(scores), thresholds)
-    return float((found / raised * np.diff(found, prepend=0)).sum() / len(novel))
+    return float((found / raised * np.diff(found, prepend=0)).sum() / len(strange))
 
 
-def fpr95(familiar: np.ndarray, novel: np.ndarray) -> float:
-    return float((novel <= accepting(familiar)).mean())
+def fpr95(familiar: np.ndarray, strange: np.ndarray) -> float:
+    return float((strange <= accepting(familiar)).mean())
 
 
-def accepting(scores: np.ndarray, share: float = SHARE) -> float:
-    """The lowest of the scores that at least this share of them do not exceed."""
-    needed = np.arange(1, len(scores) + 1) / len(scores) >= share
-    return float(np.sort(scores)[needed.argmax()])
-
-
-def evaluate_novelty(
+def evaluate_out_of_distribution(
     model: Model,
     data: ImageSet,
     others: Sequence[str] = DEFAULT_OTHERS,
     *,
     fit_on: ImageSet,
-    count: int = MOST,
+    count: int | None = MAX_IMAGES,
     seed: int = 0,
-) -> Novelty:
+) -> OutOfDistribution:
     """All scores that the model offers, on its own images and on others.
 
     Args:
@@ -172,137 +146,96 @@ def evaluate_novelty(
         fit_on: familiar images that are not in `data`: what `curve` compares with.
         count: images of each set at most, picked at random; others as many as familiar ones.
     """
-    if count < 1 or not others:
+    if (count is not None and count < 1) or not others:
         raise ConfigError(
-            f"Novelty needs at least 1 image and other data; got {count} and {list(others)}."
+            "Telling images apart needs at least 1 image and other data; "
+            f"got {count} and {list(others)}."
         )
-    images = _pictures(model, data, count, seed)
-    sets = {name: _others(model, name, images, seed) for name in others}
+    images = pick_images(model, data, count, seed)
+    sets = {name: other_images(model, name, images, seed) for name in others}
     scores = offered(model)
     curve = fit_curve(model, fit_on, seed) if "curve" in scores else None
 
     def scored(pictures: np.ndarray) -> dict[str, np.ndarray]:
-        return {score: _scored(model, pictures, score, curve) for score in scores}
+        return {score: score_images(model, pictures, score, curve) for score in scores}
 
-    return Novelty(
+    return OutOfDistribution(
         data.name,
         scored(images),
         {name: scored(pictures) for name, pictures in sets.items()},
-        f"{min(MOST, len(fit_on))} images of {fit_on.name}" if curve else "",
+        f"{min(MAX_IMAGES, len(fit_on))} images of {fit_on.name}" if curve else "",
+        flagging_score(model),
     )
 
 
-def fit_curve(model: Model, data: ImageSet, seed: int = 0) -> Curve:
-    """The energies of familiar images, for the score `curve`."""
-    vectors, classes = _vectors(model, _pictures(model, data, MOST, seed))
-    return Curve.fit(vectors, classes, max(1, len(model.classes)))
+@metrics.register("out_of_distribution")
+class OutOfDistributionMetric(Metric):
+    title = "telling familiar images from others"
+    finds = ("ood", "novelty", "auroc", "aupr", "fpr95", "anomaly", "outlier")
 
-
-def novelty_threshold(model: Model, validation: ImageSet) -> dict[str, Any]:
-    """The threshold that 95 % of validation images stay below, to store with the model.
-
-    Where the score is fitted to familiar images, each tenth of them is measured by a fit to the
-    others, as new images will be; what is stored is the fit to all.
-    """
-    if len(validation) < LEAST:
-        raise DataError(
-            f"A novelty threshold needs {LEAST} validation images or more; "
-            f"{validation.name} has {len(validation)}."
+    @dataclass(frozen=True)
+    class Options(Metric.Options):
+        images: int | None = key(MAX_IMAGES, "test images to use", low=1, none="all")
+        others: tuple[str, ...] = key(
+            DEFAULT_OTHERS, f"images that should be strange: data sources, or {', '.join(MADE)}"
         )
-    images = _pictures(model, validation, MOST, seed=0)
-    score = flagging_score(model)
-    extra: dict[str, Any] = {}
-    if score == "curve":
-        count = max(1, len(model.classes))
-        vectors, classes = _vectors(model, images)
-        scores = np.empty(len(images))
-        for fold in range(FOLDS):
-            held = np.arange(len(images)) % FOLDS == fold
-            fit = Curve.fit(vectors[~held], classes[~held], count)
-            scores[held] = fit.distance(vectors[held], classes[held])
-        extra = Curve.fit(vectors, classes, count).to_dict()
-    else:
-        scores = _scored(model, images, score, None)
-    return {
-        "score": score,
-        "threshold": accepting(scores),
-        "share": SHARE,
-        "images": len(images),
-        **extra,
-    }
+
+    def measure(
+        self, model: Model, data: Splits, options: Options, progress: bool
+    ) -> OutOfDistribution:
+        how = {"fit_on": data.validation, "count": options.images, "seed": options.seed}
+        return evaluate_out_of_distribution(model, data.test, options.others, **how)
+
+    def columns(self, options: Options) -> list[Column]:
+        return [
+            Column(f"auroc_{other}", f"AUROC, {other}", percent, ("flagging", other, "auroc"))
+            for other in options.others
+        ]
 
 
-def store_threshold(path: str | Path, threshold: Mapping[str, Any]) -> Path:
-    """Write a threshold into the `config.json` of a model; the file is whole at any moment."""
-    folder = find_model(path)
-    place = folder / CONFIG_FILE
-    try:
-        about = json.loads(place.read_text())
-        about["facts"] = {**about.get("facts", {}), "novelty": dict(threshold)}
-    except FileNotFoundError:
-        raise ModelError(f"{folder} has no {CONFIG_FILE}; is it a model directory?") from None
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ModelError(
-            f"{place} is damaged ({error}); export or download the model again."
-        ) from None
-    try:
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps(about, indent=2) + "\n")
-        part.replace(place)
-    except OSError as error:
-        raise ModelError(
-            f"{place} cannot be written ({error.strerror}); save the model to a place of yours."
-        ) from None
-    return place
+def score_figure(found: OutOfDistribution) -> Figure:
+    """The scores of familiar images and of others, one panel a score."""
+    scores = list(found.familiar)
+    figure = canvas(3.4 * len(scores), 3.2)
+    for axis, score in zip(figure.subplots(1, len(scores), squeeze=False)[0], scores, strict=True):
+        groups = [(found.name, found.familiar[score])]
+        groups += [(name, each[score]) for name, each in found.others.items()]
+        every = np.concatenate([values for _, values in groups])
+        bins = np.linspace(every.min(), every.max(), BINS + 1)
+        if score == "curve":  # distances: those of noise are hundreds of times those of images
+            bins = np.geomspace(max(every.min(), 1e-3), max(every.max(), 1e-2), BINS + 1)
+            axis.set_xscale("log")
+        for index, (name, values) in enumerate(groups):
+            shares = np.full(len(values), 1 / len(values))
+            colour = COLOURS[(index - 1) % len(COLOURS)] if index else INK
+            axis.hist(
+                values, bins.tolist(), weights=shares, alpha=0.4, color=colour, label=literal(name)
+            )
+            axis.hist(values, bins.tolist(), weights=shares, histtype="step", color=colour)
+        axis.set_xlabel(f"{score} (right: stranger)")
+    figure.axes[0].set_ylabel("share of images")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    return figure
 
 
-def _others(model: Model, name: str, images: np.ndarray, seed: int) -> np.ndarray:
-    """As many other images as familiar ones, as the model takes them."""
-    if name in MADE:
-        return MADE[name](images, np.random.default_rng(seed))
-    if ":" not in name and name not in NAMED:
-        known = [*MADE, *NAMED, *KINDS]
-        hint = suggest(name, known, most=len(known))
-        raise ConfigError(f"There are no other images {name!r}. {hint}")
-    size, channels = model.codec.image_size, model.codec.channels
-    # The digits come in one size only.
-    config = (
-        DataConfig(name)
-        if name == "digits"
-        else DataConfig(name, image_size=size, channels=channels)
-    )
-    data = open_parts(config)[-1]
-    return read_images(_pictures(model, data, len(images), seed), size, channels)
-
-
-def _pictures(model: Model, data: ImageSet, count: int, seed: int) -> np.ndarray:
-    """`count` images of a set, picked at random; latents become pictures again."""
-    if len(data) == 0:
-        raise DataError(f"{data.name} has no images; choose another source or split.")
-    picked = np.random.default_rng(seed).permutation(len(data))[:count]
-    images = data.images(np.sort(picked))
-    if data.autoencoder is None:
-        return images
-    if model.codec.clip is not None:
-        raise DataError(f"{data.name} has latents, but the model takes pictures; give those.")
-    return model.codec.decode(model.codec.encode(images))
-
-
-def _scored(model: Model, images: np.ndarray, score: str, curve: Curve | None) -> np.ndarray:
-    """One score of all images; of several processes, each takes its share."""
-    mine = _share(images)
-    found = ood_scores(model, mine, score, curve).tolist() if len(mine) else []
-    return np.array(gather(found))
-
-
-def _vectors(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mine = _share(images)
-    rows: list[Any] = []
-    if len(mine):
-        rows = list(zip(*curve_vectors(model, mine), strict=True))
-    vectors, classes = zip(*gather(rows), strict=True)
-    return np.stack(vectors), np.array(classes)
-
-
-def _share(images: np.ndarray) -> np.ndarray:
-    return images[np.array(share(list(range(len(images)))), dtype=int)]
+def roc_figure(found: OutOfDistribution) -> Figure:
+    """Strange against familiar images flagged: one panel a set of others, one line a score."""
+    count = len(found.others)
+    figure = canvas(3.2 * count, 3.4)
+    panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
+    for axis, (name, scores) in zip(panels, found.others.items(), strict=True):
+        for index, (score, strange) in enumerate(scores.items()):
+            familiar = found.familiar[score]
+            thresholds = np.unique(np.concatenate([familiar, strange]))[::-1]
+            axis.plot(
+                [0, *(1 - np.searchsorted(np.sort(familiar), thresholds) / len(familiar))],
+                [0, *(1 - np.searchsorted(np.sort(strange), thresholds) / len(strange))],
+                color=COLOURS[index % len(COLOURS)],
+                label=f"{score} {auroc(familiar, strange):.3f}",
+            )
+        axis.set_title(literal(f"{found.name} against {name}"), fontsize=10)
+        axis.set_xlabel("familiar images flagged")
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=8, loc="lower right", title="AUROC", title_fontsize=8)
+    figure.axes[0].set_ylabel("strange images flagged")
+    return figure

@@ -11,7 +11,7 @@ R holds with a confidence of 1 - alpha; where the bound does not exceed 1/2 the 
 
 Networks have to know noisy images for this, and ours does: it is trained on
 x_t = sqrt(abar_t) x_0 + sigma_t eps, which is sqrt(abar_t) (x_0 + eps sigma_t / sqrt(abar_t)). So
-each t has its s, half of sigma_t / sqrt(abar_t), as model space is twice as wide as pixels are.
+each t has its s, half of sigma_t / sqrt(abar_t), as model space is two pixel ranges wide.
 A network without time gets x_0 + s eps as it is.
 """
 
@@ -21,10 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.stats import beta, norm
 from torch import Tensor
 
-from egc.codec import PixelCodec
+from egc.codec import UNIT, PixelCodec
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
 
@@ -36,7 +35,7 @@ AT_ONCE = 512
 def noise_levels(model: Model) -> np.ndarray:
     """s of every t, in pixels of 0..1; (T,)."""
     diffusion = model.diffusion
-    return (diffusion.sigmas / diffusion.alphas_cumprod.sqrt() / 2).numpy()
+    return (diffusion.sigmas / diffusion.alphas_cumprod.sqrt() / UNIT).numpy()
 
 
 def nearest_level(model: Model, sigma: float) -> int:
@@ -52,7 +51,16 @@ def nearest_level(model: Model, sigma: float) -> int:
 
 def lower_bound(hits: int, draws: int, alpha: float) -> float:
     """A probability is at least this, with confidence 1 - alpha (Clopper & Pearson)."""
-    return float(beta.ppf(alpha, hits, draws - hits + 1)) if hits else 0.0
+    from scipy.special import betaincinv
+
+    return float(betaincinv(hits, draws - hits + 1, alpha)) if hits else 0.0
+
+
+def normal_quantile(probability: float) -> float:
+    """Phi^-1, the inverse of the standard normal distribution."""
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,7 @@ class Smoothed:
     t: int
 
     def __post_init__(self) -> None:
-        if not self.model.classes:
-            raise ModelError("This model was trained without labels, so it cannot classify.")
+        self.model.needs("classifies")
         if not isinstance(self.model.codec, PixelCodec):
             raise ModelError(
                 "A radius can be certified for models of pixels only: this one puts its noise on "
@@ -101,7 +108,7 @@ class Smoothed:
         bound = lower_bound(hits, n, alpha)
         if bound <= 0.5:
             return ABSTAINED, 0.0
-        return chosen, self.sigma * float(norm.ppf(bound))
+        return chosen, self.sigma * normal_quantile(bound)
 
     def votes(self, pixels: Tensor, draws: int, generator: torch.Generator) -> Tensor:
         """How often each class is the answer under noise; (classes,)."""
@@ -115,7 +122,7 @@ class Smoothed:
         return counts
 
     def _logits(self, pixels: Tensor, noise: Tensor) -> Tensor:
-        model = self.model
+        model, encode = self.model, self.model.codec.encode_unit
         if not model.net.denoises:
-            return model.net(2 * (pixels + self.sigma * noise) - 1, 0).logits
-        return model.net(model.diffusion.noise(2 * pixels - 1, self.t, noise), self.t).logits
+            return model.net.logits(encode(pixels + self.sigma * noise), 0)
+        return model.net.logits(model.diffusion.noise(encode(pixels), self.t, noise), self.t)

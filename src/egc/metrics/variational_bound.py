@@ -25,14 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from egc.codec import LEVEL
 from egc.diffusion import Diffusion, initial_noise
 from egc.errors import ConfigError, ModelError, suggest
 from egc.model import Model
 
 Variance = Literal["posterior", "beta"]
-LEVELS = 256
-HALF = 1 / (LEVELS - 1)
-"""half the distance of two levels, where pixels are -1..1"""
+HALF = LEVEL / 2
+"""half the distance of two grey levels, where pixels are -1..1"""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def variational_bound(
         terms: how many of the T - 1 terms of the sum are computed; T - 1 or more: all.
         variance: of p(x_t-1 | x_t).
     """
+    model.needs("denoises")
     if model.codec.clip is None:
         raise ModelError(
             "The likelihood of this model would be that of latents, which cannot be compared; "

@@ -17,8 +17,9 @@ from PIL import Image
 
 from egc.data.imageset import ImageSet, Splits
 from egc.distributed import is_main
-from egc.metrics.classification import Classification, evaluate_classification
-from egc.metrics.out_of_distribution import LEAST, novelty_threshold
+from egc.metrics.calibration import Classification
+from egc.metrics.classification import evaluate_classification
+from egc.metrics.threshold import MIN_VALIDATION_IMAGES, ood_threshold
 from egc.model import Model
 from egc.report.figures import confusion_figure, histogram, run_curves
 from egc.report.grid import image_grid
@@ -112,9 +113,9 @@ def look_back(model: Model, splits: Splits, progress: bool = True) -> Outcome:
     if len(test) and model.net.has_energy:
         with _stage("energies of test images, and of strange ones", progress):
             outcome.energies = strange_energies(model, test)
-    if len(validation) >= LEAST and not model.config.data.streaming:
+    if len(validation) >= MIN_VALIDATION_IMAGES and not model.config.data.streaming:
         with _stage("what counts as out of distribution", progress):
-            outcome.threshold = novelty_threshold(model, validation)
+            outcome.threshold = ood_threshold(model, validation)
     return outcome
 
 

@@ -1,4 +1,4 @@
-"""Drawing many images to measure a model by, in pieces that survive a kill.
+"""Many samples to measure a model by, drawn in pieces that survive a kill.
 
 Image i has the seed `seed + i` and a label that depends on i and the proportions of the classes
 alone: pieces give the same images as one call, and those of a smaller count are the first of a
@@ -22,10 +22,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from egc.distributed import from_main, is_main
 from egc.errors import ConfigError
 from egc.metrics.frechet import load_arrays, save_arrays
 from egc.model import Model
-from egc.distributed import from_main, is_main
 from egc.report.progress import progress_line
 from egc.tasks.sample import Samples, sample
 
@@ -36,19 +36,19 @@ RECIPE_FILE = "recipe.json"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What drawn images are a function of."""
+    """What sampled images are a function of."""
 
     weights: str
     """a hash of the model"""
     proportions: tuple[float, ...] | None
-    """of the classes; None: drawn without labels"""
+    """of the classes; None: without labels"""
     seed: int
     sampler: str | None
     """None: Langevin dynamics, of models that do not denoise"""
     steps: int
     guidance: float
     cfg: float | None
-    """None: the network is not told its label"""
+    """None: the network is not label-conditioned"""
 
     @classmethod
     def of(
@@ -57,22 +57,18 @@ class Drawing:
         *,
         proportions: np.ndarray | None = None,
         seed: int = 0,
-        steps: int | None = None,
-        sampler: str | None = None,
-        guidance: float | None = None,
-        cfg: float | None = None,
+        **how: Any,
     ) -> Self:
-        """The drawing that `sample` would do with these arguments; None: the model's default."""
-        defaults = model.config.sample
-        usual = defaults.cfg if model.net.takes_label else None
+        """The drawing that `model.sample` would do with these keys of a `SampleConfig`."""
+        sampling = model.sampling(**how)
         return cls(
             weights=model_hash(model),
             proportions=None if proportions is None else tuple(map(float, proportions)),
             seed=seed,
-            sampler=sampler or (defaults.sampler if model.net.denoises else None),
-            steps=defaults.steps if steps is None else steps,
-            guidance=float(defaults.guidance if guidance is None else guidance),
-            cfg=usual if cfg is None else float(cfg),
+            sampler=sampling.sampler if model.net.denoises else None,
+            steps=sampling.steps,
+            guidance=sampling.guidance,
+            cfg=sampling.cfg if model.net.takes_label else None,
         )
 
     def labels(self, count: int) -> np.ndarray:
@@ -208,8 +204,8 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 def model_hash(model: Model) -> str:
     """A hash of all that images of given seeds depend on: weights, diffusion, codec, classes."""
-    told = model.config.to_dict()
-    parts = {name: told[name] for name in ("network", "diffusion", "codec", "objective")}
+    config = model.config.to_dict()
+    parts = {name: config[name] for name in ("network", "diffusion", "codec", "objective")}
     digest = hashlib.sha256(json.dumps([parts, model.classes], sort_keys=True).encode())
     for name, weight in sorted(model.net.state_dict().items()):
         digest.update(name.encode())
