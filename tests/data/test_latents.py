@@ -183,15 +183,14 @@ def test_unbounded_latents_do_not_explode(latent_config, sampler):
     config = prepare(None, latent_config.replace(diffusion={"schedule": "cosine"}))[0]
     model = EGC.build(config, ["dark", "light"])
     model.net.eps = lambda x, t, *rest: 0.98 * x  # unit Gaussian data would have sigma_t * x
-    for step in sample_steps(
-        model, np.array([-1, -1]), np.array([0, 1]), steps=50, sampler=sampler
-    ):
+    sampling = model.sampling(steps=50, sampler=sampler)
+    for step in sample_steps(model, np.array([-1, -1]), np.array([0, 1]), sampling):
         assert step.x.abs().max() < 20
     assert step.index == 49
     # Bounded models start where they always did.
     pixels = EGC.build(Config.from_dict(TINY), ["a"])
-    assert first_step(pixels, sampler, 50) == 0
-    assert first_step(model, sampler, 50) == 2
+    assert first_step(pixels, sampling) == 0
+    assert first_step(model, sampling) == 2
 
 
 # --- stored latents ------------------------------------------------------------------------------
@@ -379,7 +378,7 @@ def test_large_images_end_to_end(side, factor, tmp_path):
     config, splits = prepare(f"latents:{tmp_path / 'latents'}", config)
     model = EGC.build(config, splits.train.classes)
     assert model.codec.shape == (4, side // factor, side // factor)
-    model = model.with_net(Trainer(model, splits.train, Run(tmp_path / "run")).train(show=False))
+    model.net = Trainer(model, splits.train, Run(tmp_path / "run")).train(show=False)
     samples = model.sample("a", count=1, steps=1, progress=False)
     assert samples.images.shape == (1, side, side, 3)
     assert model.predict_proba(samples.images).shape == (1, 2)

@@ -74,7 +74,7 @@ class DataConfig:
         False, "hub: only: read the images as they are needed, for sets larger than the disk"
     )
     skip_unreadable: bool = key(
-        False, "folder: only: go on without images that cannot be read, and say how many"
+        False, "go on without images that cannot be read, and say how many"
     )
     image_size: int | None = key(None, "side in pixels; default: the data's own", low=4)
     channels: int | None = key(None, "1 grey, 3 colour; default: the data's own", choices=(1, 3))

@@ -9,7 +9,7 @@ import io
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,12 @@ log = logging.getLogger("egc")
 
 
 class UnreadableError(DataError):
-    """Images that are there and cannot be read: `reasons` has their names, and why."""
+    """Images that are there and cannot be read: `reasons` has the name of each, and why."""
 
-    def __init__(self, reasons: Mapping[str, str], advice: str = ""):
-        self.reasons = dict(reasons)
+    def __init__(self, reasons: list[tuple[str, str]], advice: str = ""):
+        self.reasons = reasons
         if len(reasons) == 1:
-            ((name, why),) = reasons.items()
-            words = f"The image {name!r} cannot be read: {why}."
+            words = "The image {!r} cannot be read: {}.".format(*reasons[0])
         else:
             words = f"{len(reasons):,} images cannot be read: {self.names()}."
         super().__init__(f"{words} {advice}".rstrip())
@@ -40,10 +39,10 @@ class UnreadableError(DataError):
     @classmethod
     def of(cls, errors: Iterable[UnreadableError], advice: str = "") -> UnreadableError:
         """Several as one."""
-        return cls({k: v for error in errors for k, v in error.reasons.items()}, advice)
+        return cls([reason for error in errors for reason in error.reasons], advice)
 
     def names(self) -> str:
-        named = [f"{name!r} ({why})" for name, why in list(self.reasons.items())[:MAX_NAMED]]
+        named = [f"{name!r} ({why})" for name, why in self.reasons[:MAX_NAMED]]
         more = len(self.reasons) - len(named)
         return "; ".join(named) + (f"; and {more:,} more" if more else "")
 
@@ -125,7 +124,7 @@ def open_image(source: str | Path | bytes, name: str = "") -> Image.Image:
     except FileNotFoundError:
         raise DataError(f"There is no image {str(source)!r}.") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise UnreadableError({name or str(source): str(error)}) from None
+        raise UnreadableError([(name or str(source), str(error))]) from None
 
 
 def fit(picture: Image.Image, image_size: int, channels: int) -> tuple[np.ndarray, list[str]]:
