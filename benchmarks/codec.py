@@ -1,4 +1,4 @@
-"""How well an autoencoder of `egc train-codec` gives CIFAR-10 back, beside a linear code.
+"""How well an autoencoder of `egc codec train` gives CIFAR-10 back, beside a linear code.
 
     EGC_DATA=DIR python benchmarks/codec.py codecs/cifar10
 

@@ -6,7 +6,7 @@ A batch is read (and decoded), augmented and given its noise: what runs ahead of
 (`BatchStream.prepare`). Its parts are also measured alone. CIFAR-10 is in memory; the folder of
 JPEGs is decoded anew at every step, as a set larger than memory is, for a network on 32x32x4
 latents, which a GPU would encode; stored latents have that shape too, with mirrored twins, in
-files as `egc encode` writes them. Writes `benchmarks/loader.json` and the table on stdout.
+files as `egc codec encode` writes them. Writes `benchmarks/loader.json` and the table on stdout.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from PIL import Image
 
 from egc.codec import Codec, LatentCodec, PixelCodec
 from egc.config import CodecConfig, Config
-from egc.data import folder, open_source
+from egc.data import open_source, reader
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet
-from egc.data.latents import FORMAT, open_latents
+from egc.data.sets.latents import FORMAT, open_latents
 from egc.training.allocator import keep_freed_memory
 from egc.training.batches import BatchStream, step_generator
 
@@ -132,7 +132,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         write_jpegs(Path(place))
         size = sum(path.stat().st_size for path in Path(place).rglob("*.jpg")) / FILES
-        folder.CACHE_BYTES = 0
+        reader.CACHE_BYTES = 0
         source = {"source": f"folder:{place}", "test": 0.0, "validation": 0.0}
         jpegs = open_source(base.replace(data=source).data).train
         for name, options in JPEGS.items():

@@ -84,15 +84,16 @@ def test_samples_split_over_processes_are_the_same_images(tmp_path):
 
 def test_an_autoencoder_and_latents_by_two_processes(tmp_path, photo_folder):
     source = f"folder:{photo_folder}"
-    small = ["--factor", "2", "--width", "4", "--steps", "3", "--batch-size", "4"]
-    out = two("-m", "egc", "train-codec", source, "--out", "vae", *small, "--json", cwd=tmp_path)
+    small = ["--factor", "2", "--width", "4", "--train-steps", "3", "--batch-size", "4"]
+    train = ["codec", "train", source, "--out", "vae", *small, "--json"]
+    out = two("-m", "egc", *train, cwd=tmp_path)
     assert json.loads(out.stdout)["psnr"] > 0
     settings = [
         "data.image_size=12", f"data.source={source}", "codec.kind=latent",
         "codec.autoencoder=vae",
     ]  # fmt: skip
     options = [part for each in settings for part in ("--set", each)]
-    encode = ["encode", "folder32", "--flip", "--shard", "3", *options]
+    encode = ["codec", "encode", "folder32", "--flip", "--shard", "3", *options]
     two("-m", "egc", *encode, "--out", "two", cwd=tmp_path)
     with contextlib.chdir(tmp_path):
         assert main([*encode, "--out", "one"]) == 0
