@@ -13,12 +13,12 @@ import torch
 from PIL import Image
 
 from egc import comparison
-from egc.cli import main
 from egc.baselines.compare import compare, list_comparisons, read_comparison, steps_for
+from egc.baselines.tables import comparison_table, scatter_figure
+from egc.cli import main
 from egc.config import Config
 from egc.errors import ConfigError
 from egc.metrics import judge
-from egc.baselines.tables import comparison_table, scatter_figure
 
 ROOT = Path(__file__).parents[1]
 

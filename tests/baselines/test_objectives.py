@@ -1,4 +1,4 @@
-"""The paper's rivals: classifier, DDPM, JEM and unsupervised EGC, in the same house."""
+"""The paper's baselines: classifier, DDPM, JEM and unsupervised EGC, in the same house."""
 
 import numpy as np
 import pytest
@@ -8,23 +8,26 @@ from torch import nn
 
 import egc
 from egc.api import EGC
+from egc.baselines.networks import NoisePredictor
+from egc.baselines.objectives import jem
 from egc.config import Config, list_presets
 from egc.data import ImageSet
 from egc.errors import ConfigError, ModelError
+from egc.model import make_objective
 from egc.nn.readouts import Joint
 from egc.objectives.base import Batch
-from egc.objectives.kinds import OBJECTIVES, make_objective
-from egc.training.prepare import prepare
-from egc.baselines.networks import NoisePredictor, StillEnergy, langevin
+from egc.registry import objectives
 from egc.tasks.predict import Predictor
 from egc.tasks.sample import sample
+from egc.training.prepare import prepare
 from egc.training.run import Run
-from egc.training.trainer import Trainer, learning_rate
+from egc.training.schedule import learning_rate
+from egc.training.trainer import Trainer
 from tests.conftest import shaken
 
 CLASSES = [str(i) for i in range(10)]
 JEM = {
-    "objective": {"kind": "jem", "sgld": {"steps": 3, "buffer": 32}},
+    "objective": {"kind": "jem", "options": {"steps": 3, "buffer": 32}},
     "network": {"groups": 0, "readout": "mean"},
 }
 
@@ -51,7 +54,7 @@ def gradient_of(model: EGC, loss: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_kind_of_the_configuration_has_an_objective():
-    assert set(OBJECTIVES) == {"egc", "egc-unsupervised", "classifier", "ddpm", "jem"}
+    assert set(objectives.names()) == {"egc", "egc-unsupervised", "classifier", "ddpm", "jem"}
 
 
 def test_a_classifier_minimises_cross_entropy_of_clean_images(tiny_config):
@@ -84,7 +87,7 @@ def test_a_ddpm_predicts_the_noise_of_every_pixel(tiny_config, stride, side):
     (part,) = objective.plan(data)
     mine = gradient_of(model, objective(part).loss)
     x_t = model.diffusion.noise(data.x0, data.t, data.eps)
-    loss = (model.net.predict(x_t, data.t) - data.eps).square().mean()
+    loss = (model.net(x_t, data.t) - data.eps).square().mean()
     torch.testing.assert_close(mine, gradient_of(model, loss))
     # Every pixel's noise is a function of its own: no two are forced to be equal.
     assert model.net.eps(x_t, data.t).shape == x_t.shape
@@ -94,11 +97,12 @@ def test_a_ddpm_predicts_the_noise_of_every_pixel(tiny_config, stride, side):
 def test_a_ddpm_names_nothing_and_has_no_energy(tiny_config):
     model = rival(tiny_config, "ddpm")
     images = np.zeros((2, 8, 8, 1), np.uint8)
-    with pytest.raises(ModelError, match="trained without labels"):
+    with pytest.raises(ModelError, match="cannot classify"):
         model.predict(images)
-    with pytest.raises(ModelError, match="has no energy"):
+    with pytest.raises(ModelError, match="cannot give an energy"):
         model.energy(images)
-    assert sample(model, count=3, progress=False).images.shape == (3, 8, 8, 1)
+    drawn = sample(model, count=3, sampling=model.sampling(), progress=False)
+    assert drawn.images.shape == (3, 8, 8, 1)
 
 
 def test_a_classifier_does_not_draw_and_says_so(tiny_config):
@@ -123,14 +127,14 @@ def test_jem_raises_images_and_lowers_chains(tiny_config):
     assert not part.chains.requires_grad
     mine = gradient_of(model, objective(part).loss)
     f = model.net(part.chains, 0).log_density.mean() - model.net(part.images, 0).log_density.mean()
-    loss = F.cross_entropy(model.net(part.named, 0).logits, data.labels) + f
+    loss = F.cross_entropy(model.net(part.classified, 0).logits, data.labels) + f
     torch.testing.assert_close(mine, gradient_of(model, loss))
     noise = (part.images - data.x0).std()
     assert noise == pytest.approx(0.03, rel=0.2)
 
 
 def test_jem_chains_go_on_from_the_buffer(tiny_config):
-    model = rival(tiny_config, "jem", objective={**JEM["objective"], "sgld": {
+    model = rival(tiny_config, "jem", objective={**JEM["objective"], "options": {
         "steps": 2, "buffer": 4, "restart": 0.0, "noise": 0.0, "step_size": 0.1}})  # fmt: skip
     objective = make_objective(model)
     objective.plan(batch())
@@ -149,7 +153,7 @@ def test_jem_chains_go_on_from_the_buffer(tiny_config):
 class Bowl(nn.Module):
     """f(x) = -|x - 1|^2 / 2 whatever the map; two classes, told apart by the sign of the mean."""
 
-    def forward(self, x):
+    def forward(self, map_, x, t):
         mean = x.mean(dim=(1, 2, 3))
         logits = torch.stack([-4 * mean, 4 * mean], dim=1)
         return Joint(-(x - 1).square().sum(dim=(1, 2, 3)) / 2, logits)
@@ -162,19 +166,20 @@ class Same(nn.Module):
 
 def test_langevin_reaches_the_known_stationary_distribution():
     """x' = x - a (x - 1) + s n is an autoregression of variance s^2 / (1 - (1 - a)^2)."""
-    net = StillEnergy(Same(), Bowl(), torch.ones(10))
+    net = jem.JEM(Same(), Bowl(), torch.ones(10))
+    net.options = jem.JEMOptions(step_size=0.3, noise=0.2)
     start, generator = torch.zeros(4000, 1, 1, 1), [torch.Generator().manual_seed(0)]
-    *_, x = langevin(net, start, generator, steps=60, step_size=0.3, noise=0.2)
+    *_, x = net.langevin(start, generator, steps=60)
     assert x.mean().item() == pytest.approx(1, abs=0.02)
     assert x.var().item() == pytest.approx(0.04 / (1 - 0.49), rel=0.06)
 
 
 def test_langevin_towards_a_label_ends_there():
-    net = StillEnergy(Same(), Bowl(), torch.ones(10))
+    net = jem.JEM(Same(), Bowl(), torch.ones(10))
+    net.options = jem.JEMOptions(step_size=0.03, noise=0.0)
     start, generator = torch.zeros(2, 1, 1, 1), [torch.Generator().manual_seed(0)]
     labels = torch.tensor([0, -1])
-    options = {"steps": 400, "step_size": 0.03, "noise": 0.0}
-    *_, x = langevin(net, start, generator, labels=labels, guidance=3.0, **options)
+    *_, x = net.langevin(start, generator, steps=400, labels=labels, guidance=3.0)
     guided, free = x.flatten().tolist()
     assert free == pytest.approx(1, abs=1e-3)
     # Where the pull of the bowl, 1 - x, and that of the class, 3 * 8 sigmoid(8 x), are even.
@@ -198,7 +203,7 @@ def test_each_rival_trains_saves_loads_and_resumes(tiny_config, tmp_path, kind):
     assert (model.facts["test_accuracy"] is None) == (not model.classes)
     loaded = egc.load(tmp_path / "run")
     assert type(loaded.net) is type(model.net)
-    assert loaded.draws == (tmp_path / "run" / "samples" / "final.png").exists()
+    assert loaded.net.draws == (tmp_path / "run" / "samples" / "final.png").exists()
 
     # Stopped half-way, it ends with the same weights: chains and optimiser are kept too.
     whole, half = (_trainer(config, tmp_path / name) for name in ("whole", "half"))
@@ -258,7 +263,7 @@ def test_rivals_without_labels_forget_them(tiny_config, kind):
         ("egc", {"gradient": "paired", "clean_stream": True}, 11),
         ("classifier", {}, 3),
         ("ddpm", {}, 3),
-        ("jem", {"clean_stream": False, "sgld": {"steps": 20}}, 46),
+        ("jem", {"clean_stream": False, "options": {"steps": 20}}, 46),
     ],
 )
 def test_what_an_image_costs_is_counted(tiny_config, kind, changes, passes):
@@ -269,7 +274,7 @@ def test_what_an_image_costs_is_counted(tiny_config, kind, changes, passes):
 
 def test_jem_is_published_as_it_is():
     config = Config.load("cifar10-jem")
-    sgld, train = config.objective.sgld, config.train
+    sgld, train = jem.JEMOptions(**config.objective.options), config.train
     assert (sgld.steps, sgld.step_size, sgld.noise, sgld.buffer) == (20, 1.0, 0.01, 10_000)
     assert (sgld.restart, sgld.image_noise, sgld.weight) == (0.05, 0.03, 1.0)
     assert (train.lr, train.batch_size, train.warmup) == (1e-4, 64, 1000)

@@ -208,6 +208,7 @@ def test_a_nonfinite_step_stops_or_is_skipped(tiny_config, tmp_path, monkeypatch
 
 
 def test_auto_measures_once_and_stays(tiny_config, tmp_path, caplog):
+    caplog.set_level("INFO", "egc")
     config = tiny_config.replace(objective={"gradient": "auto"})
     EGC.fit(preset=config, run=tmp_path / "run", progress=False)
     chosen = Run(tmp_path / "run").saved_config().objective.gradient

@@ -11,11 +11,12 @@ from egc.config import Config, TrainConfig
 from egc.data import open_source
 from egc.data.imageset import positions_at
 from egc.errors import RunError, TrainingError
+from egc.training.batches import step_generator
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
 from egc.training.ema import EMA
 from egc.training.run import Run
-from egc.training.batches import step_generator
-from egc.training.trainer import Trainer, learning_rate
+from egc.training.schedule import learning_rate
+from egc.training.trainer import Trainer
 
 
 def trainer(config: Config, path, watch=None) -> Trainer:

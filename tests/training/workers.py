@@ -14,8 +14,8 @@ from egc.config import Config
 from egc.data import open_source
 from egc.metrics.classification import evaluate_classification
 from egc.objectives.egc import EGCObjective
-from egc.training.run import Run
 from egc.training.batches import BatchStream
+from egc.training.run import Run
 from egc.training.trainer import Trainer
 from tests.conftest import TINY, shaken
 

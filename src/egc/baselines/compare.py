@@ -1,13 +1,16 @@
 """`egc compare`: train a list of configurations with equal budgets, measure all, make one table.
 
-A comparison is a TOML file, shipped in `egc/comparisons` or your own:
+A comparison is a TOML file, shipped in `egc/baselines/comparisons` or your own:
 
     title = "..."
     budget = 142.9                      # TFLOP of training, each; without it, the presets' steps
     seeds = [0]                         # every entry is trained once for each
 
-    [evaluate]                          # see `Measures`
-    samples = 2000
+    [evaluate]
+    metrics = ["classification"]        # what is measured; default: `COMPARED`
+
+    [evaluate.generation]               # options of a metric, as `egc evaluate` has them
+    count = 2000
 
     [[entry]]
     name = "DDPM"
@@ -29,51 +32,45 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import time
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
-from egc.api import EGC, load
-from egc.config import Config, read_tree
-from egc.errors import ConfigError, suggest
-from egc.metrics.evaluate import Plan, data_for, evaluate, obstacle
-from egc.model import CONFIG_FILE, Model
-from egc.objectives.kinds import make_objective
-from egc.training.prepare import open_clean, prepare
+from egc.baselines.timing import step_seconds
+from egc.config import Config, read_preset
+from egc.config.parse import build, key, merge, plain
+from egc.data.sources import open_for
 from egc.distributed import is_main, wait_for_all
-from egc.tasks.out_of_distribution import flagging_score
-from egc.training.run import Run
-from egc.training.batches import BatchStream
-from egc.config.parse import build, merge, plain
+from egc.errors import ConfigError, suggest
+from egc.metrics.base import Column
+from egc.model import Model
+from egc.registry import metrics
+from egc.training.cost import cost_of, estimate
+from egc.training.fit import fit
+from egc.training.prepare import prepare
 
-TIMED_STEPS = 3
-"""steps of each entry that are timed, in turn, for the column of seconds"""
-
-
-@dataclass(frozen=True)
-class Measures:
-    """What is measured of every entry, where it makes sense for it."""
-
-    samples: int = field(default=2000, metadata={"low": 2})
-    """images to draw"""
-    features: Literal["auto", "judge", "inception"] = "auto"
-    """what distances are measured in"""
-    attacked: int = field(default=500, metadata={"low": 1})
-    """test images that are attacked by PGD"""
-    epsilon: float = field(default=8.0, metadata={"above": 0})
-    """in units of 1/255, L-inf"""
-    attack_steps: int = field(default=20, metadata={"above": 0})
-    others: tuple[str, ...] = ("noise",)
-    """data that should be found strange; the table shows the first"""
-    novel: int = field(default=1000, metadata={"low": 2})
-    """images of each kind for that"""
+SHIPPED = resources.files("egc") / "baselines" / "comparisons"
+COMPARED: dict[str, dict[str, Any]] = {
+    "classification": {"levels": 0},
+    "generation": {"count": 2000},
+    "robustness": {"attacks": ["pgd"], "epsilons": [8.0], "images": 500, "checks": False,
+                   "examples": 0},
+    "out_of_distribution": {"others": ["noise"]},
+}  # fmt: skip
+"""what is measured of every entry, where it makes sense for it, and with which options"""
+SIZES = [
+    Column("parameters", "parameters", lambda n: f"{n / 1e6:.2f} M", ("parameters",)),
+    Column("mflop_per_image", "MFLOP", "{:,.0f}".format, ("mflop_per_image",)),
+    Column("steps", "steps", "{:,}".format, ("steps",)),
+    Column("seconds", "seconds", "{:,.0f}".format, ("seconds",)),
+]
+"""the columns to the right of those of the metrics"""
 
 
 @dataclass(frozen=True)
@@ -91,50 +88,72 @@ class Comparison:
     name: str
     title: str
     entries: list[Entry]
-    measures: Measures
+    evaluate: dict[str, Any]
+    """name of a metric -> its options"""
     seeds: tuple[int, ...]
+    budget: float | None
+    """TFLOP of training"""
+
+    def columns(self) -> list[Column]:
+        """Of the table; one that no entry has a figure for is left out there."""
+        return [
+            column
+            for name, options in self.evaluate.items()
+            for column in metrics[name]().columns(options)
+        ] + SIZES
+
+    def summary(self) -> dict[str, Any]:
+        """All that the figures depend on besides the entries, for JSON."""
+        return {
+            "comparison": self.name,
+            "title": self.title,
+            "budget_tflop": self.budget,
+            "seeds": list(self.seeds),
+            "evaluate": {name: plain(options) for name, options in self.evaluate.items()},
+        }
 
 
 @dataclass(frozen=True)
 class _Head:
     """The keys of a file beside its entries."""
 
-    title: str = ""
-    budget: float | None = field(default=None, metadata={"above": 0})
-    seeds: tuple[int, ...] = field(default=(0,), metadata={"low": 0})
-    evaluate: Measures = field(default_factory=Measures)
+    title: str = key("", "of the table")
+    budget: float | None = key(None, "TFLOP of training, each", above=0)
+    seeds: tuple[int, ...] = key((0,), "of training", low=0)
+    evaluate: dict[str, Any] = key(dict, "metrics, and their options")
 
 
 def list_comparisons() -> list[str]:
     """The names of the comparisons that ship with the package."""
-    found = (resources.files("egc") / "comparisons").iterdir()
-    return sorted(item.name.removesuffix(".toml") for item in found if item.name.endswith(".toml"))
+    names = (item.name for item in SHIPPED.iterdir())
+    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
 
 
 def read_comparison(source: str | Path, settings: Mapping[str, Any] | None = None) -> Comparison:
     """A shipped name or a TOML file; `settings` are laid over its keys."""
     text, name = _text(source)
     try:
-        tree = tomllib.loads(text)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None
-    rows = tree.pop("entry", None)
+    rows = table.pop("entry", None)
     if not isinstance(rows, list) or not rows:
         raise ConfigError(f"{source} has no entries: it needs at least one [[entry]].")
-    head: _Head = build(_Head, merge(tree, dict(settings or {})), "")
+    head: _Head = build(_Head, merge(table, dict(settings or {})))
+    measured = _options(head.evaluate)
     entries: dict[str, Entry] = {}
     for row in rows:
         entry = _entry(row, entries, head.budget)
         if entry.name in entries:
             raise ConfigError(f"There are two entries named {entry.name!r} in {source}.")
         entries[entry.name] = entry
-    return Comparison(name, head.title or name, list(entries.values()), head.evaluate, head.seeds)
+    title = head.title or name
+    return Comparison(name, title, list(entries.values()), measured, head.seeds, head.budget)
 
 
 def _text(source: str | Path) -> tuple[str, str]:
     if str(source) in list_comparisons():
-        shipped = resources.files("egc") / "comparisons" / f"{source}.toml"
-        return shipped.read_text(), str(source)
+        return (SHIPPED / f"{source}.toml").read_text(), str(source)
     path = Path(source)
     if path.is_file():
         return path.read_text(), path.stem
@@ -142,6 +161,36 @@ def _text(source: str | Path) -> tuple[str, str]:
         f"There is no comparison {str(source)!r}. {suggest(str(source), list_comparisons())} "
         "A file of your own ends in .toml."
     )
+
+
+def _options(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Metric -> its options, of the section [evaluate]."""
+    table = dict(table)
+    names = table.pop("metrics", [*COMPARED, *(name for name in table if name not in COMPARED)])
+    if not isinstance(names, list) or not names:
+        raise ConfigError(f"evaluate.metrics is a list of metrics; got {names!r}.")
+    if extra := table.keys() - set(names):
+        raise ConfigError(
+            f"evaluate.{min(extra)} is no metric that is measured. {suggest(min(extra), names)}"
+        )
+    return {
+        name: build(
+            metrics[name].Options,
+            {**COMPARED.get(name, {}), **_section(table.get(name, {}), name)},
+            f"evaluate.{name}.",
+        )
+        for name in names
+    }
+
+
+def _section(value: Any, name: str) -> Mapping[str, Any]:
+    if name not in metrics or not isinstance(value, Mapping):
+        known = metrics.names()
+        raise ConfigError(
+            f"[evaluate] has a section of options for each metric; got evaluate.{name} = "
+            f"{value!r}. {suggest(name, known, most=len(known))}"
+        )
+    return value
 
 
 def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | None) -> Entry:
@@ -154,12 +203,11 @@ def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | N
             raise ConfigError(f"{name!r} is of {of!r}, which is no entry above it.")
         if extra := row.keys() - {"sample"}:
             raise ConfigError(f"{name!r} is of {of!r}: it may change `sample`, not {min(extra)}.")
-        config = known[of].config.replace(**row)
-        return Entry(name, config, known[of].of)
+        return Entry(name, known[of].config.replace(**row), known[of].of)
     preset = row.pop("preset", None)
     if preset is None:
         raise ConfigError(f"{name!r} needs a preset, or an entry that it is of.")
-    config = Config.from_dict(merge(read_tree(preset), row))
+    config = Config.from_dict(merge(read_preset(preset), row))
     if budget is not None:
         steps = steps_for(config, budget)
         warmup = min(config.train.warmup, steps // 10)
@@ -168,11 +216,13 @@ def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | N
 
 
 def steps_for(config: Config, budget: float) -> int:
-    """Training steps that cost so many TFLOP."""
-    config, splits = prepare(None, config)
-    model = Model.build(config, splits.train.classes)
-    an_image = make_objective(model).passes * model.size()["mflop_per_image"]
-    return max(1, round(budget * 1e6 / (an_image * config.train.batch_size)))
+    """Training steps that cost so many TFLOP; the data is opened only where it must be."""
+    guess = estimate(config)
+    cost = guess.cost
+    if guess.assumed:
+        config, splits = prepare(None, config)
+        cost = cost_of(Model.build(config, splits.train.classes, device="meta"))
+    return max(1, round(budget / cost.tflop_per_step))
 
 
 def compare(
@@ -180,12 +230,18 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Train, measure and time every entry; gives the rows of the table."""
     out = Path(out)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for entry in comparison.entries:
-        found[entry.name] = [
-            _measured(entry, comparison.measures, seed, out, progress) for seed in comparison.seeds
+    found = {
+        entry.name: [
+            _measured(entry, comparison, seed, out, progress) for seed in comparison.seeds
         ]
-    seconds = _seconds(comparison, out)
+        for entry in comparison.entries
+    }
+    trained = {entry.name: entry.config for entry in comparison.entries if entry.of == entry.name}
+    recipe = _hash({name: config.to_dict() for name, config in trained.items()})
+    seconds = _kept(path := out / "figures" / "seconds.json", recipe)
+    if not seconds:
+        seconds = step_seconds(trained)
+        _write(path, {"recipe": recipe, "parts": seconds})
     return [
         _row(entry, found[entry.name], seconds[entry.of], comparison)
         for entry in comparison.entries
@@ -193,141 +249,54 @@ def compare(
 
 
 def _measured(
-    entry: Entry, measures: Measures, seed: int, out: Path, progress: bool
+    entry: Entry, comparison: Comparison, seed: int, out: Path, progress: bool
 ) -> dict[str, Any]:
     """The figures of one entry and seed, each part written down as soon as it is known."""
     config = entry.config.replace(train={"seed": seed})
-    run = out / "runs" / f"{_slug(entry.of)}-seed{seed}"
     path = out / "figures" / f"{_slug(entry.name)}-seed{seed}.json"
-    recipe = _hash({"config": config.to_dict(), "measures": plain(measures)})
-    kept = _kept(path, recipe)
-    model = _trained(config, run, progress)
-    model.config = model.config.replace(sample=config.to_dict()["sample"])
-    plan = Plan(
-        samples=measures.samples,
-        features=measures.features,
-        images=measures.attacked,
-        attacks=("pgd",),
-        epsilons=(measures.epsilon / 255,),
-        attack_steps=measures.attack_steps,
-        others=measures.others,
-        novel=measures.novel,
-        levels=0,
-        checks=False,
+    model = fit(
+        preset=config,
+        run=out / "runs" / f"{_slug(entry.of)}-seed{seed}",
+        report=False,
+        progress=progress,
     )
-    splits = data_for(model)
-    for part in ("classification", "generation", "robustness", "novelty"):
-        if part in kept:
-            continue
-        kept[part] = None
-        if obstacle(model, part) is None:
-            found = evaluate(model, splits, [part], plan, keep=out / "drawn", progress=progress)
-            kept[part] = found[part].summary()
-        _write(path, {"recipe": recipe, "parts": kept})
-    size = model.size()
-    flag = flagging_score(model)
-    return {**kept, **size, "flag": flag, "steps": model.config.train.steps}
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.config = model.config.replace(sample=config.to_dict()["sample"])
+    recipe = _hash({"config": config.to_dict(), "evaluate": comparison.summary()["evaluate"]})
+    kept = _kept(path, recipe)
+    for name, options in comparison.evaluate.items():
+        if name not in kept:
+            kept[name] = measure(model, name, options, keep=out / "samples", progress=progress)
+            _write(path, {"recipe": recipe, "parts": kept})
+    return {**kept, **model.size(), "steps": model.config.train.steps}
 
 
-def _trained(config: Config, path: Path, progress: bool) -> EGC:
-    """The model of a run, trained if it is not yet."""
-    run = Run(path)
-    if (run.model / CONFIG_FILE).exists():
-        run.check(prepare(None, config, before=run.saved_config())[0])
-        return load(run.model)
-    return EGC.fit(preset=config, run=path, progress=progress)
+def measure(model: Model, name: str, options: Any, **how: Any) -> dict[str, Any] | None:
+    """What a metric finds of a model; None if it cannot be measured so."""
+    metric = metrics[name]()
+    if metric.obstacle(model) is not None:
+        return None
+    return metric.measure(model, open_for(model.config.data), options, **how).summary()
 
 
 def _row(
     entry: Entry, found: Sequence[Mapping[str, Any]], seconds: float, comparison: Comparison
 ) -> dict[str, Any]:
-    """The means of an entry over its seeds; None where it has no such figure."""
-    first_other = comparison.measures.others[0] if comparison.measures.others else None
-    ways = {
-        "accuracy": ("classification", "accuracy"),
-        "ece": ("classification", "ece"),
-        "robust": ("robustness", "accuracy", "pgd", 0),
-        "auroc": ("novelty", "others", first_other, found[0]["flag"], "auroc"),
-        "fid": ("generation", "fid"),
-        "judge_frechet": ("generation", "judge_frechet"),
-        "agreement": ("generation", "agreement"),
+    """An entry's figures: the mean over its seeds (None without one), and each of them."""
+    row: dict[str, Any] = {
+        "name": entry.name,
+        "kind": entry.config.objective.kind,
+        "sample": plain(entry.config.sample),
     }
-    row: dict[str, Any] = {"name": entry.name, "kind": entry.config.objective.kind}
-    for name, way in ways.items():
-        values = [value for each in found if (value := _at(each, way)) is not None]
-        row[name] = float(np.mean(values)) if values else None
-        row[f"{name}_each"] = values
-    row["flagged_by"] = found[0]["flag"]
-    row["auroc_others"] = {
-        other: [_at(each, ("novelty", "others", other, each["flag"], "auroc")) for each in found]
-        for other in comparison.measures.others
-    }
+    for name, options in comparison.evaluate.items():
+        for column in metrics[name]().columns(options):
+            values = [v for each in found if (v := column.of(each[name])) is not None]
+            row[column.key] = float(np.mean(values)) if values else None
+            row[f"{column.key}_each"] = values
     for name in ("parameters", "mflop_per_image", "steps"):
         row[name] = found[0][name]
     row["seconds"] = round(seconds * row["steps"], 1)
     return row
-
-
-def _at(tree: Any, way: Sequence[Any]) -> Any:
-    """What lies at the end of a way through a tree; None where the way ends early."""
-    for key in way:
-        try:
-            tree = tree[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return tree
-
-
-def _seconds(comparison: Comparison, out: Path) -> dict[str, float]:
-    """Seconds of a training step of each trained entry, taken in turn, side by side."""
-    path = out / "figures" / "seconds.json"
-    trained = {entry.name: entry.config for entry in comparison.entries if entry.of == entry.name}
-    recipe = _hash({name: config.to_dict() for name, config in trained.items()})
-    kept = _kept(path, recipe)
-    if kept:
-        return kept
-    steppers = {name: _Stepper(config) for name, config in trained.items()}
-    times: dict[str, list[float]] = {name: [] for name in steppers}
-    for round_ in range(TIMED_STEPS + 1):
-        for name, stepper in steppers.items():
-            started = time.perf_counter()
-            stepper.step(round_)
-            if round_ > 0:  # the first only warms up
-                times[name].append(time.perf_counter() - started)
-    medians = {name: float(np.median(each)) for name, each in times.items()}
-    _write(path, {"recipe": recipe, "parts": medians})
-    return medians
-
-
-class _Stepper:
-    """A training step, without anything around it."""
-
-    def __init__(self, config: Config):
-        config, splits = prepare(None, config)
-        self.model = Model.build(config, splits.train.classes)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model.to(device)
-        self.model.net.train()
-        self.objective = make_objective(self.model)
-        self.optimizer = torch.optim.Adam(self.model.net.parameters())
-        clean = open_clean(config, splits.train)
-        net = self.model.net
-        self.stream = BatchStream(
-            splits.train,
-            self.model.codec,
-            config,
-            device,
-            clean_data=clean,
-            no_label=net.no_label if net.label_conditioned else None,
-        )
-
-    def step(self, number: int) -> None:
-        for part in self.objective.plan(self.stream(number)):
-            self.objective(part).loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
 
 
 def _kept(path: Path, recipe: str) -> dict[str, Any]:

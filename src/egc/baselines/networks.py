@@ -36,9 +36,7 @@ class TimelessEnergy(EnergyModel):
         """grad_x f(x); the shape of x."""
         return self.gradient(x)
 
-    def gradient(
-        self, x: Tensor, labels: Tensor | None = None, guidance: float = 1.0
-    ) -> Tensor:
+    def gradient(self, x: Tensor, labels: Tensor | None = None, guidance: float = 1.0) -> Tensor:
         """grad_x [ f(x) + w log p(y|x) ]; a label of -1 is none."""
         return -super().eps(x, 0, labels, guidance)
 

@@ -3,77 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.figure import Figure
+import numpy as np
 
-from egc.report.figures import COLOURS, INK
+from egc.report.figures import COLOURS, canvas, literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from egc.baselines.compare import Comparison
 
 Row = Mapping[str, Any]
+DISTANCES = {"fid": "FID", "judge_frechet": "judge-Frechet distance (not FID)"}
+"""of samples from real images; the first that an entry has is drawn"""
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def comparison_table(rows: Sequence[Row], comparison: Comparison) -> str:
+    """Markdown: means, and the deviation over the seeds where there are several.
 
-
-COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "accuracy": ("accuracy", _percent),
-    "fid": ("FID", lambda v: f"{v:.1f}"),
-    "judge_frechet": ("judge-Frechet", lambda v: f"{v:.2f}"),
-    "agreement": ("judge agrees", _percent),
-    "robust": ("under PGD", _percent),
-    "ece": ("ECE", _percent),
-    "auroc": ("AUROC", _percent),
-    "parameters": ("parameters", lambda v: f"{v / 1e6:.2f} M"),
-    "mflop_per_image": ("MFLOP", lambda v: f"{v:,.0f}"),
-    "steps": ("steps", lambda v: f"{v:,}"),
-    "seconds": ("seconds", lambda v: f"{v:,.0f}"),
-}
-"""of the table: key, title, and how a figure is written"""
-
-
-def comparison_table(rows: Sequence[Row], comparison: Any) -> str:
-    """Markdown; a column that no entry has is left out, a figure that one lacks is a dash."""
-    used = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
-    measures = comparison.measures
-    titles = {key: COLUMNS[key][0] for key in used}
-    if "robust" in titles:
-        titles["robust"] += f"-{measures.attack_steps} at {measures.epsilon:g}/255"
-    if "auroc" in titles:
-        titles["auroc"] += f", {measures.others[0]}"
-    lines = ["| | " + " | ".join(titles.values()) + " |", "| --- " * (len(used) + 1) + "|"]
+    A column that no entry has is left out, a figure that one lacks is a dash.
+    """
+    used = [c for c in comparison.columns() if any(row.get(c.key) is not None for row in rows)]
+    lines = [
+        "| | " + " | ".join(column.title for column in used) + " |",
+        "| --- " * (len(used) + 1) + "|",
+    ]
     for row in rows:
-        shown = ["-" if row.get(key) is None else COLUMNS[key][1](row[key]) for key in used]
+        shown = [_figure(row, column.key, column.show) for column in used]
         lines.append(f"| {row['name']} | " + " | ".join(shown) + " |")
     return "\n".join(lines)
 
 
+def _figure(row: Row, name: str, show: Callable[[Any], str]) -> str:
+    if row.get(name) is None:
+        return "-"
+    each = row.get(f"{name}_each", [])
+    spread = f" ± {show(float(np.std(each, ddof=1)))}" if len(each) > 1 else ""
+    return show(row[name]) + spread
+
+
 def scatter_figure(rows: Sequence[Row]) -> Figure:
-    """Distance of samples against accuracy; what has but one of them stands on a line of its own,
-    as in the paper's first figure."""
-    key = "fid" if any(row.get("fid") is not None for row in rows) else "judge_frechet"
-    figure = Figure(figsize=(5.2, 4), layout="constrained")
-    axis = figure.subplots()
-    accuracies = [row["accuracy"] for row in rows if row["accuracy"] is not None]
-    distances = [row[key] for row in rows if row[key] is not None]
-    nowhere_x = min(accuracies, default=0.0) - 0.08
-    nowhere_y = 1.3 * max(distances, default=1.0)
-    axis.axvline(nowhere_x, color=INK, linewidth=0.6, linestyle=":")
-    axis.axhline(nowhere_y, color=INK, linewidth=0.6, linestyle=":")
-    middle = (nowhere_x + max(accuracies, default=1.0)) / 2
-    for index, row in enumerate(rows):
-        x = nowhere_x if row["accuracy"] is None else row["accuracy"]
-        y = nowhere_y if row[key] is None else row[key]
-        axis.scatter([x], [y], color=COLOURS[index % len(COLOURS)], zorder=3)
-        side = -1 if x > middle else 1  # towards the middle, so that the name fits
-        axis.annotate(row["name"], (x, y), xytext=(7 * side, 4), textcoords="offset points",
-                      fontsize=8, ha="right" if side < 0 else "left")  # fmt: skip
-    axis.annotate("names nothing", (nowhere_x, 0), xycoords=("data", "axes fraction"),
-                  xytext=(-9, 4), textcoords="offset points", fontsize=7, rotation=90)  # fmt: skip
-    axis.annotate("draws nothing", (0, nowhere_y), xycoords=("axes fraction", "data"),
-                  xytext=(14, 4), textcoords="offset points", fontsize=7)  # fmt: skip
-    axis.set_xlabel("accuracy")
-    axis.set_ylabel("FID" if key == "fid" else "judge-Frechet distance (not FID)")
-    axis.margins(0.15)
-    axis.grid(alpha=0.25)
+    """Distance of samples against accuracy.
+
+    What has but one of the two is not in the plane: it is a line in a strip beside it.
+    """
+    distance = next((k for k in DISTANCES if any(r.get(k) is not None for r in rows)), "fid")
+    colours = dict(zip((row["name"] for row in rows), cycle(COLOURS), strict=False))
+
+    def has(row: Row, *names: str) -> bool:
+        return all((row.get(name) is not None) == (name in names) for name in (at, distance))
+
+    at = "accuracy"
+    figure = canvas(5.6, 4.4)
+    grid = figure.add_gridspec(2, 2, width_ratios=(5, 1), height_ratios=(1, 6))
+    plane = figure.add_subplot(grid[1, 0])
+    for row in rows:
+        colour = colours[row["name"]]
+        if has(row, at, distance):
+            plane.scatter([row[at]], [row[distance]], color=colour, label=literal(row["name"]))
+    plane.set_xlabel("accuracy")
+    plane.set_ylabel(DISTANCES[distance])
+    plane.margins(0.15)
+    plane.grid(alpha=0.25)
+
+    unnamed = [row for row in rows if has(row, distance)]
+    if unnamed:
+        strip = figure.add_subplot(grid[1, 1], sharey=plane)
+        strip.set_title("names\nnothing", fontsize=7)
+        for row in unnamed:
+            name = literal(row["name"])
+            strip.axhline(row[distance], color=colours[row["name"]], label=name)
+        strip.set_xticks([])
+        strip.tick_params(labelleft=False)
+    undrawn = [row for row in rows if has(row, at)]
+    if undrawn:
+        strip = figure.add_subplot(grid[0, 0], sharex=plane)
+        strip.set_title("draws nothing", fontsize=7)
+        for row in undrawn:
+            strip.axvline(row[at], color=colours[row["name"]], label=literal(row["name"]))
+        strip.set_yticks([])
+        strip.tick_params(labelbottom=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
