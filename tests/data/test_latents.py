@@ -265,9 +265,9 @@ def test_encoding_goes_on_where_it_stopped(latent_config, tmp_path, monkeypatch)
 def test_latents_that_do_not_belong_together_are_refused(latent_config, tmp_path):
     out = tmp_path / "latents"
     encoded(latent_config, out)
-    with pytest.raises(DataError, match="flip was False, now True"):
+    with pytest.raises(RunError, match="flip was False, now True"):
         encoded(latent_config, out, flip=True)
-    with pytest.raises(DataError, match="neither empty nor"):
+    with pytest.raises(RunError, match="neither empty nor"):
         encoded(latent_config, tmp_path)
     whole = (out / "all-00000.npy").read_bytes()
     (out / "all-00000.npy").write_bytes(whole[: len(whole) // 2])

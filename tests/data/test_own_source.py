@@ -57,7 +57,7 @@ def test_a_source_of_ones_own_is_one_file(in_reach, capsys):
     assert (found["image_size"], found["classes"]) == (16, ["dark", "light"])
     assert "resized to 16x16 (40 of 40)" in err
     assert "--set data.source=squares:3 --set data.image_size=16 --import my_squares" in err
-    assert describe("squares") == Description(8, 1, ("dark", "light"))
+    assert describe("squares") == Description(8, 1, ["dark", "light"])
 
 
 def test_it_is_trained_on_by_name(in_reach, tiny_config):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 Opener = TypeVar("Opener", bound=Callable[..., Any])
@@ -13,25 +13,18 @@ class Description(NamedTuple):
 
     image_size: int | None = None
     channels: int | None = None
-    classes: tuple[str, ...] = ()
+    classes: Sequence[str] = ()
     """empty: the images have no labels"""
 
 
-def described(
-    forms: tuple[str, ...] = ("",),
-    *,
-    image_size: int | None = None,
-    channels: int | None = None,
-    classes: Iterable[str] | None = None,
-) -> Callable[[Opener], Opener]:
+def described(forms: tuple[str, ...] = ("",), **known: Any) -> Callable[[Opener], Opener]:
     """A decorator for the function that opens a source.
 
     Args:
         forms: what may follow the source's name: nothing (""), ":PATH", or another word.
-        image_size, channels, classes: what is always true of its images; no classes: no labels.
+        known: what its images always are, as in `Description`.
     """
-    known = image_size or channels or classes is not None
-    about = Description(image_size, channels, tuple(classes or ())) if known else None
+    about = Description(**known) if known else None
 
     def add(opener: Opener) -> Opener:
         vars(opener).update(forms=forms, description=about)

@@ -7,14 +7,14 @@ import http.client
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.request import urlopen
 
 from egc.distributed import is_main, main_first
-from egc.errors import DataError
+from egc.errors import DataError, RunError
 from egc.report.progress import Line, progress_line
 
 CHUNK = 1 << 20
@@ -118,6 +118,21 @@ def missing(name: str, looked: Iterable[Path], layout: str) -> DataError:
         f"arrange it as {layout}, and set EGC_DATA to the directory above it or say "
         f"data.source={name}:PATH."
     )
+
+
+def check_place(
+    out: Path, before: Mapping[str, Any] | None, now: Mapping[str, Any], what: str
+) -> None:
+    """Refuse to write unless `out` is empty, or `what` is there half way, by the same settings."""
+    if before is None:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise RunError(f"{out} is neither empty nor {what}; choose another place.")
+    elif differ := [key for key in now if before.get(key) != now[key]]:
+        key = differ[0]
+        raise RunError(
+            f"{out} is {what} by other settings ({key} was {before.get(key)!r}, now "
+            f"{now[key]!r}); choose another place, or the same settings to go on."
+        )
 
 
 def megabytes(size: int) -> str:

@@ -154,13 +154,9 @@ def report_conversions(notes: Sequence[list[str]]) -> None:
 def report_skipped(unreadable: Sequence[UnreadableError], count: int) -> None:
     """Say in one line how many of the images are left out, and which."""
     if unreadable:
+        left_out = f"{len(unreadable):,} of {count:,} images"
         names = UnreadableError.of(unreadable).names()
-        log.warning(
-            "Going on without %s of %s images, which cannot be read: %s.",
-            f"{len(unreadable):,}",
-            f"{count:,}",
-            names,
-        )
+        log.warning("Going on without %s, which cannot be read: %s.", left_out, names)
 
 
 def _convert(picture: Image.Image, mode: str) -> Image.Image:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,10 @@ from egc.codec import PIXELS_AT_ONCE, images_of, pixels_of
 from egc.config import AugmentConfig
 from egc.config.parse import plain
 from egc.data.augment import augment
+from egc.data.files import check_place
 from egc.data.imageset import ImageSet, Splits
 from egc.distributed import is_main, process_count, runs_on_cpu
-from egc.errors import ConfigError, RunError
+from egc.errors import ConfigError
 from egc.report.grid import image_grid
 from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
@@ -111,7 +111,10 @@ def train_autoencoder(
             f"The batch size, {recipe.batch_size}, must divide evenly into {process_count()} "
             "processes."
         )
-    _check_place(recipe, data, out)
+    made_by = out / "recipe.toml"
+    if is_main():
+        before = tomllib.loads(made_by.read_text()) if made_by.exists() else None
+        check_place(out, before, _written(recipe, data), "an autoencoder of EGC")
     AcceleratorState._reset_state()
     accelerator = Accelerator(cpu=runs_on_cpu())
     net = build_autoencoder(recipe, data.train.channels).to(accelerator.device)
@@ -124,7 +127,7 @@ def train_autoencoder(
         unpack_state(found.tensors, net, average.net, optimizer)
     if accelerator.is_main_process:
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (out / "recipe.toml").write_text(tomli_w.dumps(_written(recipe, data)))
+        made_by.write_text(tomli_w.dumps(_written(recipe, data)))
     if accelerator.device.type == "cpu":
         torch.set_flush_denormal(True)
         keep_freed_memory()
@@ -187,17 +190,12 @@ def _learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * rise * 0.5 * (1 + float(np.cos(np.pi * step / recipe.train_steps)))
 
 
+@torch.no_grad()
 def reconstruct(net: AutoencoderKL, images: np.ndarray) -> np.ndarray:
     """uint8 (N, H, W, C) through the mode of the posterior and back."""
-    at_once = max(1, PIXELS_AT_ONCE // images.shape[1] ** 2)
-    return np.concatenate(list(_there_and_back(net, images, at_once)))
-
-
-@torch.no_grad()
-def _there_and_back(net: AutoencoderKL, images: np.ndarray, at_once: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(images), at_once):
-        pixels = pixels_of(images[start : start + at_once]).to(net.device)
-        yield images_of(net.decode(net.encode(pixels).latent_dist.mode()).sample)
+    parts = pixels_of(images).split(max(1, PIXELS_AT_ONCE // images.shape[1] ** 2))
+    codes = (net.encode(pixels.to(net.device)).latent_dist.mode() for pixels in parts)
+    return np.concatenate([images_of(net.decode(code).sample) for code in codes])
 
 
 def measure(net: AutoencoderKL, test: ImageSet) -> dict[str, Any]:
@@ -221,19 +219,3 @@ def compared(net: AutoencoderKL, test: ImageSet) -> Any:
 
 def _written(recipe: Recipe, data: Splits) -> dict[str, Any]:
     return {"source": data.train.name, "image_size": data.train.image_size, **plain(recipe)}
-
-
-def _check_place(recipe: Recipe, data: Splits, out: Path) -> None:
-    """Only an empty place, or one with the same recipe half way, may be written to."""
-    if not is_main() or not out.exists():
-        return
-    if not out.is_dir() or (any(out.iterdir()) and not (out / "recipe.toml").exists()):
-        raise RunError(f"{out} is neither empty nor an autoencoder of EGC; choose another place.")
-    if (out / "recipe.toml").exists():
-        before, now = tomllib.loads((out / "recipe.toml").read_text()), _written(recipe, data)
-        if differ := [key for key in now if before.get(key) != now[key]]:
-            key = differ[0]
-            raise RunError(
-                f"{out} was made by another recipe ({key} was {before.get(key)!r}, now "
-                f"{now[key]!r}). Use another directory, or the same recipe to resume."
-            )

@@ -26,7 +26,7 @@ def class_names() -> dict[str, str]:
 
 
 @sources.register("imagenet")
-@described(("", ":PATH"), channels=3, classes=class_names().values())
+@described(("", ":PATH"), channels=3, classes=list(class_names().values()))
 def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """1.28 million photographs in 1,000 classes (Russakovsky et al. 2015); [train, test]."""
     path = path or _folder_of(

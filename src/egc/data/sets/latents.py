@@ -24,6 +24,7 @@ import numpy as np
 
 from egc.config import Config, DataConfig
 from egc.data.description import described
+from egc.data.files import check_place
 from egc.data.imageset import ImageSet
 from egc.distributed import is_main, share, wait_for_all
 from egc.errors import ConfigError, DataError
@@ -79,11 +80,12 @@ def encode_parts(
         "parts": {name: len(part) for name, part in zip(names, parts, strict=True)},
         "classes": first.classes,
     }
-    _check_place(out, index)
+    check_place(out, _read_index(out) if (out / INDEX).exists() else None, index, "latents")
     jobs = [
-        (name, part, number)
+        (out / f"{name}-{number:05d}.npy", part, np.arange(start, end))
         for name, part in zip(names, parts, strict=True)
-        for number in range(-(-len(part) // shard_images))
+        for number, start in enumerate(range(0, len(part), shard_images))
+        for end in [min(start + shard_images, len(part))]
     ]
     if is_main():
         out.mkdir(parents=True, exist_ok=True)
@@ -92,11 +94,9 @@ def encode_parts(
             np.save(out / f"{name}-labels.npy", part.labels)
     wait_for_all()
     mine = share(jobs)
-    images = sum(len(_rows(part, number, shard_images)) for _, part, number in mine)
+    images = sum(len(rows) for *_, rows in mine)
     with progress_line("Encoding", images, show=progress and is_main()) as line:
-        for name, part, number in mine:
-            rows = _rows(part, number, shard_images)
-            path = out / f"{name}-{number:05d}.npy"
+        for path, part, rows in mine:
             if path.exists():
                 line.advance(len(rows))
                 continue
@@ -132,26 +132,6 @@ def _encoded(
             )
         line.advance(len(pixels))
         yield latents.half().numpy()
-
-
-def _rows(part: ImageSet, number: int, shard_images: int) -> np.ndarray:
-    return np.arange(number * shard_images, min((number + 1) * shard_images, len(part)))
-
-
-def _check_place(out: Path, index: dict[str, Any]) -> None:
-    """Only an empty place, or one with the same data set half way, may be written to."""
-    if not out.exists():
-        return
-    if not out.is_dir() or (any(out.iterdir()) and not (out / INDEX).exists()):
-        raise DataError(f"{out} is neither empty nor a directory of latents; choose another.")
-    if (out / INDEX).exists():
-        before = _read_index(out)
-        if differ := [key for key in index if before.get(key) != index[key]]:
-            key = differ[0]
-            raise DataError(
-                f"{out} holds other latents ({key} was {before.get(key)!r}, now {index[key]!r}); "
-                "choose another directory, or the same settings to go on."
-            )
 
 
 def _write_json(path: Path, table: dict[str, Any]) -> None:
