@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from egc.cli import main
+from egc.cli.main import verbs
 from egc.config import DataConfig
 from egc.data import open_source
-from egc.cli import VERBS
 
 QUICK = [
     "--set", "train.steps=2", "--set", "train.warmup=0", "--set", "network.channels=8",
@@ -40,7 +40,7 @@ def one_sentence(err: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+@pytest.mark.parametrize("verb", verbs().values(), ids=lambda verb: verb.name)
 def test_help_shows_examples(capsys, verb):
     code, out, _ = call(capsys, verb.name, "--help")
     assert code == 0
@@ -60,15 +60,21 @@ def test_sample_writes_a_picture_and_says_what_next(capsys, tmp_path):
 
 def test_sample_as_json(capsys):
     code, out, _ = call(
-        capsys, "sample", "digits", "--label", "3", "--label", "5", "--count", "4",
+        capsys, "sample", "digits", "--label", "3", "5", "--count", "4",
         "--steps", "3", "--seed", "9", "--out", "drawn", "--json",
     )  # fmt: skip
     assert code == 0
     assert json.loads(out) == {
+        "version": 1,
         "out": "drawn",
         "count": 4,
         "labels": ["3", "5", "3", "5"],
         "seeds": [9, 10, 11, 12],
+        "sampler": "ddim",
+        "steps": 3,
+        "guidance": 3.0,
+        "cfg": 1.0,
+        "seed": 9,
     }
 
 
@@ -138,11 +144,11 @@ def test_train_on_a_folder_resumes_and_is_used(capsys, photo_folder, tmp_path):
         (["sample", "digit"], "no model 'digit'"),
         (["sample", "digits", "--label", "eleven"], "Known: '0', '1'"),
         (["sample", "digits", "--count", "-2"], "at least 1; got -2"),
-        (["sample", "digits", "--steps", "-2"], "1 to 1000; got -2"),
+        (["sample", "digits", "--steps", "-2"], "--steps must be larger than 0; got -2"),
         (["sample", "digits", "--sampler", "dimm"], "Did you mean 'ddim'"),
         (["sample", "digits", "--count", "some"], "invalid int value: 'some'"),
         (["sample"], "required: MODEL"),
-        (["smaple", "digits"], "invalid choice: 'smaple'"),
+        (["smaple", "digits"], "Did you mean 'sample'"),
         (["sample", "digits", "--cuont", "3"], "--cuont"),
         (["classify", "digits", "nowhere.png"], "no image 'nowhere.png'"),
         (["classify", "digits", "."], "no image"),
@@ -164,15 +170,17 @@ def test_a_wrong_call_gets_one_sentence_and_code_2(capsys, tmp_path, arguments, 
     assert list(tmp_path.iterdir()) == []  # nothing half-written
 
 
-def test_plot_draws_one_or_several_runs(capsys, tmp_path):
+def test_report_draws_the_curves_of_several_runs(capsys, tmp_path):
     for name in ("a", "b"):
         assert call(capsys, "train", "digits", "--run", name, *QUICK)[0] == 0
-    code, out, _ = call(capsys, "plot", "a", "b", "--out", "deep/both.png", "--json")
+    words = ("report", "a", "b", "--out", "deep/both.html", "--figures", "deep", "--json")
+    code, out, _ = call(capsys, *words)
     assert code == 0
     data = json.loads(out)
     assert data["last"]["a"] == {**data["last"]["a"], "step": 2}
-    assert Image.open(tmp_path / "deep/both.png").size[0] > 800
-    code, _, err = call(capsys, "plot", "nowhere")
+    assert Image.open(tmp_path / "deep/curves.png").size[0] > 800
+    assert (tmp_path / "deep/both.html").read_text().count("<img") == 1
+    code, _, err = call(capsys, "report", "a", "nowhere")
     assert code == 2
     assert "is it a run directory" in one_sentence(err)
 
@@ -189,7 +197,7 @@ def test_a_failure_is_code_1_and_debug_shows_it(capsys, monkeypatch):
     def fail(*_):
         raise RuntimeError("the disk is on fire")
 
-    monkeypatch.setattr("egc.api.load", fail)
+    monkeypatch.setattr("egc.api.EGC.load", fail)
     code, _, err = call(capsys, "sample", "digits")
     assert code == 1
     assert "the disk is on fire" in one_sentence(err)
@@ -201,7 +209,7 @@ def test_interrupting_is_calm(capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("egc.api.load", interrupt)
+    monkeypatch.setattr("egc.api.EGC.load", interrupt)
     code, _, err = call(capsys, "sample", "digits")
     assert code == 130
     assert "Stopped" in err

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -11,13 +12,14 @@ from PIL import Image
 
 from egc.api import EGC, load
 from egc.cli import main
-from egc.config import Config, DataConfig, DiffusionConfig
+from egc.config import Config, DataConfig, DiffusionConfig, SampleConfig
 from egc.data import open_source
 from egc.diffusion import Diffusion
+from egc.energy import EnergyModel
 from egc.errors import ConfigError, DataError, ModelError
 from egc.nn.readouts import Joint
 from egc.tasks.compose import Langevin, value_and_gradient
-from egc.tasks.features import mean_distance
+from egc.tasks.guidance import mean_distance
 from egc.tasks.masks import SHAPES, make_mask
 from egc.tasks.interpolate import slerp
 from egc.tasks.landscape import along_noise, goodness, over_plane
@@ -229,7 +231,7 @@ def test_correctors_make_composition_right():
             return -float(diffusion.sigmas[t]) * value_and_gradient(log_density, x, t)[1]
 
         for step in diffusion.reverse(
-            eps, range(2000), (2,), sampler="ddpm", steps=60, corrector=corrector
+            eps, range(2000), (2,), SampleConfig("ddpm", 60), corrector=corrector
         ):
             x = step.x
         return float((x.mean(0) - mean).norm() + (torch.cov(x.T) - covariance).norm())
@@ -285,7 +287,7 @@ def test_watching_ends_with_the_sample(digits, tmp_path):
 
 def test_evidence_is_of_positions(digits, test_images):
     images = test_images.images(np.arange(20))
-    maps = digits.evidence(images)
+    maps = digits.evidence(images).maps
     assert maps.shape == (20, 10, 8, 8)
     np.testing.assert_allclose(maps.sum(axis=1), 1, rtol=1e-5)
     pooled = EGC.build(Config.from_dict(TINY).replace(network={"readout": "pooled"}), ["a"])
@@ -296,22 +298,21 @@ def test_evidence_is_of_positions(digits, test_images):
 # --- the energy ----------------------------------------------------------------------------------
 
 
-class GaussianNet(torch.nn.Module):
+class GaussianNet(EnergyModel):
     """f of standard normal data, for which q_t is N(0, I) at every t: f = -sigma_t |x|^2 / 2."""
 
     def __init__(self, sigmas):
-        super().__init__()
-        self.sigmas = sigmas
+        super().__init__(torch.nn.Identity(), torch.nn.Identity(), sigmas)
         self.weight = torch.nn.Parameter(torch.zeros(()))
 
     def forward(self, x, t, cond=None):
-        f = -float(self.sigmas[t]) * x.square().flatten(1).sum(dim=1) / 2
+        f = -self.sigmas[t] * x.square().flatten(1).sum(dim=1) / 2
         return Joint(f, x.new_zeros(len(x), 2))
 
 
 def test_energy_figures_of_a_known_density(tiny):
     """Around x_0 = 0, log q_t / d is -sigma_t^2 r^2 / 2: the Gaussian, times sigma_t^2."""
-    model = tiny.with_net(GaussianNet(tiny.diffusion.sigmas))
+    model = replace(tiny, net=GaussianNet(tiny.diffusion.sigmas))
     middle = np.full((4, 8, 8, 1), 128, np.uint8)
     along = along_noise(model, middle, [200, 999])
     sigma2 = 1 - float(tiny.diffusion.alphas_cumprod[200])
@@ -365,15 +366,15 @@ def seven(digits, test_images, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("call", "key"),
     [
-        ("sweep-guidance digits --label 3 --scales 0,2 --count 3 --steps 3", "rows"),
+        ("show sweep-guidance digits --label 3 --scales 0 2 --count 3 --steps 3", "rows"),
         ("inpaint digits seven.png --mask center --count 2 --steps 3", "seeds"),
         ("interpolate digits --seeds 3 8 --frames 3 --steps 3", "frames"),
         ("interpolate digits seven.png seven.png --frames 3 --steps 10", "frames"),
         ("edit digits seven.png --to 1 --strength 0.5 --steps 6", "images"),
-        ("watch digits --label 3 --steps 4", "probabilities"),
-        ("evidence digits seven.png", "images"),
-        ("energy digits --data digits --count 2", "over_plane"),
-        ("sample digits --label 3 --label 5 --compose and --steps 3", "seeds"),
+        ("show watch digits --label 3 --steps 4", "probabilities"),
+        ("show evidence digits seven.png", "images"),
+        ("show landscape digits --data digits --images 2", "over_plane"),
+        ("sample digits --label 3 5 --compose and --steps 3", "seeds"),
     ],
 )
 def test_verbs_write_what_they_say(seven, call, key, capsys, tmp_path):
@@ -390,15 +391,15 @@ def test_verbs_write_what_they_say(seven, call, key, capsys, tmp_path):
         ("inpaint digits seven.png --mask centre", "Did you mean 'center'"),
         ("inpaint digits seven.png nowhere.png", "no image 'nowhere.png'"),
         ("inpaint digits seven.png --mask left --label 12", "no class '12'"),
-        ("inpaint digits seven.png --mask left --steps 0", "must be 1 to 1000"),
-        ("edit digits seven.png --to 1 --strength 2", "must be 0 to 1; got 2"),
+        ("inpaint digits seven.png --mask left --steps 0", "--steps must be larger than 0"),
+        ("edit digits seven.png --to 1 --strength 2", "must be 0 to 1, or auto; got '2'"),
         ("edit digits seven.png --to 1 --strength lots", "or auto; got 'lots'"),
         ("interpolate digits", "Give two images, or --seeds"),
         ("interpolate digits seven.png", "Two images are needed"),
-        ("sweep-guidance digits --label 3 --scales a,b", "list of numbers"),
+        ("show sweep_guidance digits --label 3 --scales 1 nan", "must be a finite number"),
         ("sample digits --label 3 --compose and", "at least two labels"),
-        ("watch digits --out a.mp4 --steps 2", ".gif or .webp"),
-        ("energy digits --out a.jpg --count 1", "written as .png"),
+        ("show watch digits --out a.mp4 --steps 2", ".gif or .webp"),
+        ("show landscape digits --out a.jpg --images 1", "written as .png"),
     ],
 )
 def test_mistakes_are_one_sentence(seven, call, words, capsys):

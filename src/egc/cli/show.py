@@ -72,6 +72,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> Result:
+    from egc.config import SampleConfig
+    from egc.config.parse import build
+
     name = args.kind.replace("-", "_")
     check_name(name, FIGURES, "figure")
     figure = FIGURES[name]
@@ -86,6 +89,8 @@ def _run(args: argparse.Namespace) -> Result:
     if name == "sweep_guidance" and args.label is None:
         raise ConfigError("sweep_guidance needs a class to draw: --label CLASS.")
     sampling_options(args)
+    for scale in args.scales or ():
+        build(SampleConfig, {"guidance": scale}, "--scales: ")
     args.files = listed_images(args.files)
     args.out = str(check_suffix(args.out or figure.out, *figure.suffixes))
     check_labels(args.model, [args.label])
