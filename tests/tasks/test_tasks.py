@@ -20,9 +20,9 @@ from egc.errors import ConfigError, DataError, ModelError
 from egc.nn.readouts import Joint
 from egc.tasks.compose import Langevin, value_and_gradient
 from egc.tasks.guidance import mean_distance
-from egc.tasks.masks import SHAPES, make_mask
 from egc.tasks.interpolate import slerp
 from egc.tasks.landscape import along_noise, goodness, over_plane
+from egc.tasks.masks import SHAPES, make_mask
 from tests.conftest import TINY, shaken
 
 
