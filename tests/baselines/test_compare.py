@@ -12,27 +12,32 @@ import tomli_w
 import torch
 from PIL import Image
 
-from egc import comparison
+from egc.baselines import compare as comparison
 from egc.baselines.compare import compare, list_comparisons, read_comparison, steps_for
 from egc.baselines.tables import comparison_table, scatter_figure
 from egc.cli import main
 from egc.config import Config
 from egc.errors import ConfigError
 from egc.metrics import judge
+from egc.training import fit as fitting
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 TINY = """
 title = "Tiny"
 budget = 0.002
 
-[evaluate]
-samples = 20
+[evaluate.generation]
+count = 20
 features = "judge"
-attacked = 10
+
+[evaluate.robustness]
+images = 10
 attack_steps = 2
+
+[evaluate.out_of_distribution]
 others = ["noise"]
-novel = 30
+images = 30
 
 [[entry]]
 name = "EGC"
@@ -112,18 +117,18 @@ def test_a_comparison_measures_all_and_resumes(tiny_file, compared, monkeypatch,
     assert free["agreement"] is None  # without guidance no class is asked for
     assert classifier["judge_frechet"] is None
     assert ddpm["accuracy"] is None
-    assert ddpm["robust"] is None
-    assert 0 <= egc_row["robust"] <= 1
-    assert 0 <= ddpm["auroc"] <= 1
+    assert ddpm["pgd_8"] is None
+    assert 0 <= egc_row["pgd_8"] <= 1
+    assert 0 <= ddpm["auroc_noise"] <= 1
     assert all(row["seconds"] > 0 for row in rows.values())
 
     # Nothing is trained or measured a second time.
     def refuse(*args, **kwargs):
         raise AssertionError("done already")
 
-    for name in ("evaluate", "_Stepper"):
+    for name in ("measure", "step_seconds"):
         monkeypatch.setattr(comparison, name, refuse)
-    monkeypatch.setattr(comparison.EGC, "fit", refuse)
+    monkeypatch.setattr(fitting, "Trainer", refuse)
     assert main(["compare", str(tiny_file), "--out", str(out), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
     assert again["rows"] == list(rows.values())
@@ -139,10 +144,11 @@ def test_the_comparison_for_gpus_runs_when_it_is_shrunk(tmp_path, monkeypatch):
             pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
     monkeypatch.setenv("EGC_INCEPTION", str(fake_inception(tmp_path / "net.pt")))
-    text = (ROOT / "src" / "egc" / "comparisons" / "hybrids-cifar10.toml").read_text()
-    tree = tomllib.loads(text)
-    tree |= {"budget": 1e-4, "evaluate": {**tree["evaluate"], "samples": 6, "attacked": 4,
-             "attack_steps": 1, "novel": 20}}  # fmt: skip
+    tree = tomllib.loads((comparison.SHIPPED / "hybrids-cifar10.toml").read_text())
+    tree["budget"] = 1e-4
+    tree["evaluate"]["generation"] |= {"count": 6}
+    tree["evaluate"]["robustness"] |= {"images": 4, "attack_steps": 1}
+    tree["evaluate"]["out_of_distribution"] |= {"images": 20}
     for entry in tree["entry"]:
         attention = Config.load(entry["preset"]).network.attention
         small = {"channels": 8, "depth": 1, "head_width": 8, "attention": [8] if attention else []}
@@ -182,7 +188,7 @@ KILLER = """
 import os, signal, sys
 import torch
 torch.set_num_threads(1)
-from egc import comparison
+from egc.baselines import compare as comparison
 from egc.cli import main
 from egc.metrics import judge
 from egc.training import trainer
@@ -198,7 +204,7 @@ def attempt(countdown):
             return function(*args, **kwargs)
         return wrapped
     trainer.learning_rate = before(trainer.learning_rate)
-    comparison.evaluate = before(comparison.evaluate)
+    comparison.measure = before(comparison.measure)
     comparison.json.dumps = before(comparison.json.dumps)
     os._exit(main(["compare", sys.argv[1], "--out", sys.argv[2]]))
 
@@ -249,9 +255,16 @@ def test_the_table_leaves_out_what_nobody_has_and_dashes_what_one_lacks(tiny_fil
         ("[[entry]]\nname = 'a'", "needs a preset"),
         ("[[entry]]\nname = 'a'\nof = 'b'", "no entry above it"),
         ("[[entry]]\nname = 'a'\npreset = 'digts'", "Did you mean 'digits'"),
-        ("[[entry]]\nname = 'a'\npreset = 'digits'\nobjective = { kind = 'gan' }", "not a choice"),
+        ("[[entry]]\nname = 'a'\npreset = 'digits'\nobjective = { kind = 'gan' }", "no objective"),
         ("sample = 3\n[[entry]]\nname = 'a'\npreset = 'digits'", "'sample'"),
-        ("[evaluate]\nsampels = 3\n[[entry]]\nname = 'a'\npreset = 'digits'", "evaluate.samples"),
+        (
+            "[evaluate.generation]\ncuont = 3\n[[entry]]\nname = 'a'\npreset = 'digits'",
+            "Did you mean 'evaluate.generation.count'",
+        ),
+        (
+            "[evaluate]\nsamples = 3\n[[entry]]\nname = 'a'\npreset = 'digits'",
+            "no metric 'samples'",
+        ),
         ("[[entry", "not valid TOML"),
         (
             "[[entry]]\nname = 'a'\npreset = 'digits'\n[[entry]]\nname = 'a'\npreset = 'digits'",

@@ -34,7 +34,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ from egc.data.sources import open_for
 from egc.distributed import is_main, wait_for_all
 from egc.errors import ConfigError, suggest
 from egc.metrics.base import Column
+from egc.metrics.names import check_metric
 from egc.model import Model
 from egc.registry import metrics
 from egc.training.cost import cost_of, estimate
@@ -169,28 +170,15 @@ def _options(table: Mapping[str, Any]) -> dict[str, Any]:
     names = table.pop("metrics", [*COMPARED, *(name for name in table if name not in COMPARED)])
     if not isinstance(names, list) or not names:
         raise ConfigError(f"evaluate.metrics is a list of metrics; got {names!r}.")
-    if extra := table.keys() - set(names):
-        raise ConfigError(
-            f"evaluate.{min(extra)} is no metric that is measured. {suggest(min(extra), names)}"
-        )
+    for name in (*names, *table):
+        check_metric(str(name))
+        if name not in names:
+            raise ConfigError(f"[evaluate.{name}] is not used: add it to evaluate.metrics.")
+    how = merge(COMPARED, table)
     return {
-        name: build(
-            metrics[name].Options,
-            {**COMPARED.get(name, {}), **_section(table.get(name, {}), name)},
-            f"evaluate.{name}.",
-        )
+        name: build(metrics[name].Options, how.get(name, {}), f"evaluate.{name}.")
         for name in names
     }
-
-
-def _section(value: Any, name: str) -> Mapping[str, Any]:
-    if name not in metrics or not isinstance(value, Mapping):
-        known = metrics.names()
-        raise ConfigError(
-            f"[evaluate] has a section of options for each metric; got evaluate.{name} = "
-            f"{value!r}. {suggest(name, known, most=len(known))}"
-        )
-    return value
 
 
 def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | None) -> Entry:
@@ -266,17 +254,19 @@ def _measured(
     kept = _kept(path, recipe)
     for name, options in comparison.evaluate.items():
         if name not in kept:
-            kept[name] = measure(model, name, options, keep=out / "samples", progress=progress)
+            if getattr(options, "keep", "") is None:  # what is drawn is kept, too
+                options = replace(options, keep=str(out / "samples"))
+            kept[name] = measure(model, name, options, progress)
             _write(path, {"recipe": recipe, "parts": kept})
     return {**kept, **model.size(), "steps": model.config.train.steps}
 
 
-def measure(model: Model, name: str, options: Any, **how: Any) -> dict[str, Any] | None:
+def measure(model: Model, name: str, options: Any, progress: bool) -> dict[str, Any] | None:
     """What a metric finds of a model; None if it cannot be measured so."""
     metric = metrics[name]()
     if metric.obstacle(model) is not None:
         return None
-    return metric.measure(model, open_for(model.config.data), options, **how).summary()
+    return metric.measure(model, open_for(model.config.data), options, progress).summary()
 
 
 def _row(
