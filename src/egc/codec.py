@@ -14,8 +14,9 @@ a model's energies and scores can be had without it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -33,49 +34,10 @@ MEASURED_IMAGES = 256
 """images that the scale of latents is measured on"""
 
 
-class Codec(Protocol):
-    """What the rest of the house asks of a codec."""
-
-    channels: int
-    """of pictures"""
-    image_size: int
-    """side of pictures"""
-    shape: tuple[int, int, int]
-    """(C, H, W) in model space"""
-    clip: float | None
-    """the largest absolute value in model space, for samplers that clip; None: unbounded"""
-
-    def encode(self, images: np.ndarray | Tensor) -> Tensor:
-        """uint8 (B, H, W, C) -> model space (B, *shape)."""
-        ...
-
-    def encode_pixels(self, pixels: Tensor) -> Tensor:
-        """float (B, C, H, W) in -1..1 -> model space, differentiably."""
-        ...
-
-    def encode_unit(self, pixels: Tensor) -> Tensor:
-        """float (B, C, H, W) in 0..1 -> model space, differentiably."""
-        ...
-
-    def decode(self, x: Tensor) -> np.ndarray:
-        """Model space (B, *shape) -> uint8 (B, H, W, C), clipping what lies outside."""
-        ...
-
-    def ready(self) -> Self:
-        """Open what is needed now, so that what is missing is missed before long work."""
-        ...
-
-    def to(self, device: torch.device | str) -> Self:
-        """Where the work is done, if there is any."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Put what cannot be found again elsewhere into a model's directory."""
-        ...
-
-    def look_in(self, folder: Path) -> None:
-        """Take it from there again."""
-        ...
+UNIT = 2.0
+"""the length in -1..1 of the range 0..1"""
+LEVEL = UNIT / 255
+"""the distance of two grey levels in -1..1"""
 
 
 def pixels_of(images: np.ndarray | Tensor) -> Tensor:
@@ -84,10 +46,10 @@ def pixels_of(images: np.ndarray | Tensor) -> Tensor:
     return planes.to(torch.float32).div_(127.5).sub_(1)
 
 
-UNIT = 2.0
-"""the length in -1..1 of the whole range 0..1"""
-LEVEL = UNIT / 255
-"""the distance of two grey levels in -1..1"""
+def images_of(pixels: Tensor) -> np.ndarray:
+    """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside -1..1."""
+    levels = ((pixels.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    return levels.permute(0, 2, 3, 1).cpu().numpy()
 
 
 def unit_pixels(images: np.ndarray | Tensor) -> Tensor:
@@ -95,56 +57,57 @@ def unit_pixels(images: np.ndarray | Tensor) -> Tensor:
     return (pixels_of(images) + 1) / UNIT
 
 
-def from_unit(pixels: Tensor) -> Tensor:
-    """float in 0..1 -> -1..1."""
-    return UNIT * pixels - 1
-
-
-def images_of(pixels: Tensor) -> np.ndarray:
-    """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside -1..1."""
-    levels = ((pixels.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-    return levels.permute(0, 2, 3, 1).cpu().numpy()
-
-
-class PixelCodec:
-    """Pixels as they are: 0..255 becomes -1..1."""
+class Codec:
+    """What the rest of the house asks of a codec; unless overridden, pixels as they are."""
 
     clip: float | None = 1.0
+    """the largest absolute value in model space, for samplers that clip; None: unbounded"""
 
     def __init__(self, channels: int, image_size: int):
         self.channels = channels
         self.image_size = image_size
         self.shape = (channels, image_size, image_size)
+        """(C, H, W) in model space"""
 
     def encode(self, images: np.ndarray | Tensor) -> Tensor:
+        """uint8 (B, H, W, C) -> model space (B, *shape)."""
         return pixels_of(images)
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
+        """float (B, C, H, W) in -1..1 -> model space, differentiably."""
         return pixels
 
     def encode_unit(self, pixels: Tensor) -> Tensor:
-        return from_unit(pixels)
+        """float (B, C, H, W) in 0..1 -> model space, differentiably."""
+        return self.encode_pixels(UNIT * pixels - 1)
 
     def decode(self, x: Tensor) -> np.ndarray:
+        """Model space (B, *shape) -> uint8 (B, H, W, C), clipping what lies outside."""
         return images_of(x)
 
     def ready(self) -> Self:
+        """Open what is needed now, so that what is missing is missed before long work."""
         return self
 
     def to(self, device: torch.device | str) -> Self:
+        """Where the work is done, if there is any."""
         return self
 
     def save(self, folder: Path) -> None:
-        pass
+        """Put what cannot be found again elsewhere into a model's directory."""
 
     def look_in(self, folder: Path) -> None:
-        pass
+        """Take it from there again."""
 
 
-class LatentCodec:
+class PixelCodec(Codec):
+    """Pixels as they are: 0..255 becomes -1..1."""
+
+
+class LatentCodec(Codec):
     """The latents of an autoencoder. `config.channels` and `config.factor` must be known."""
 
-    clip: float | None = None
+    clip = None
 
     def __init__(self, config: CodecConfig, channels: int, image_size: int):
         if config.channels is None or config.factor is None:
@@ -154,9 +117,8 @@ class LatentCodec:
                 f"data.image_size = {image_size} is not a multiple of codec.factor = "
                 f"{config.factor}, the pixels that a latent position stands for."
             )
+        super().__init__(channels, image_size)
         side = image_size // config.factor
-        self.channels = channels
-        self.image_size = image_size
         self.shape = (config.channels, side, side)
         self.config = config
         self.scale = 1.0 if config.scale is None else config.scale
@@ -175,9 +137,6 @@ class LatentCodec:
 
     def encode_pixels(self, pixels: Tensor) -> Tensor:
         return self._scaled(self.raw(pixels))
-
-    def encode_unit(self, pixels: Tensor) -> Tensor:
-        return self.encode_pixels(from_unit(pixels))
 
     def raw(self, pixels: Tensor) -> Tensor:
         """The autoencoder's own latents, neither shifted nor scaled."""
@@ -251,8 +210,11 @@ def settle_codec(config: Config) -> Config:
     if codec.kind == "pixel" or (codec.channels and codec.factor):
         return config
     about = describe_autoencoder(codec.autoencoder)
-    found = {"channels": about["latent_channels"], "factor": about["factor"]}
-    return config.replace(codec={**found, **{k: v for k, v in _given(codec) if k in found}})
+    found = {
+        "channels": codec.channels or about["latent_channels"],
+        "factor": codec.factor or about["factor"],
+    }
+    return config.replace(codec=found)
 
 
 def measure_scale(config: Config, images: np.ndarray) -> float:
@@ -271,7 +233,9 @@ def describe_autoencoder(name: str) -> dict[str, Any]:
             'codec.kind = "latent" needs codec.autoencoder: the directory or hub id of a '
             "diffusers AutoencoderKL or VQModel. `egc codec train` makes one."
         )
-    about = _load_config(name)
+    from diffusers import AutoencoderKL
+
+    about = dict(_open(name, AutoencoderKL.load_config))
     kind = about.get("_class_name")
     if kind not in AUTOENCODERS:
         raise ModelError(
@@ -285,34 +249,20 @@ def open_autoencoder(name: str) -> Any:
     import diffusers
 
     kind = describe_autoencoder(name)["_class_name"]
-    place, _, subfolder = name.partition("#")
-    if not Path(place).is_dir():
+    if not Path(name.partition("#")[0]).is_dir():
         log.info("Opening the autoencoder %s from the hub (some hundred MB once).", name)
-    try:
-        model = getattr(diffusers, kind).from_pretrained(place, subfolder=subfolder or None)
-    except Exception as error:
-        raise _unusable(name, error) from None
-    return model.eval().requires_grad_(False)
+    opened = _open(name, getattr(diffusers, kind).from_pretrained)
+    return opened.eval().requires_grad_(False)
 
 
-def _load_config(name: str) -> dict[str, Any]:
-    from diffusers import AutoencoderKL
-
+def _open(name: str, opener: Callable[..., Any]) -> Any:
+    """What diffusers finds under PLACE or PLACE#SUBFOLDER."""
     place, _, subfolder = name.partition("#")
     try:
-        return dict(AutoencoderKL.load_config(place, subfolder=subfolder or None))
-    except Exception as error:
-        raise _unusable(name, error) from None
-
-
-def _unusable(name: str, error: Exception) -> ModelError:
-    """diffusers and the hub's client fail in many ways; all mean the same here."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return ModelError(
-        f"The autoencoder {name!r} cannot be opened, neither as a directory of diffusers nor from "
-        f"the hub ({lines[0].rstrip('.')}); codec.autoencoder takes a directory too."
-    )
-
-
-def _given(codec: CodecConfig) -> list[tuple[str, Any]]:
-    return [(key, value) for key, value in vars(codec).items() if value is not None]
+        return opener(place, subfolder=subfolder or None)
+    except Exception as error:  # diffusers and the hub's client fail in many ways
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelError(
+            f"The autoencoder {name!r} cannot be opened, neither as a directory of diffusers nor "
+            f"from the hub ({lines[0].rstrip('.')}); codec.autoencoder takes a directory too."
+        ) from None
