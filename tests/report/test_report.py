@@ -1,6 +1,7 @@
 """The report: one page that needs nothing else."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ from PIL import Image
 from egc.api import load
 from egc.config import DataConfig
 from egc.data import open_source
+from egc.hub import model_card
 from egc.report.grid import image_grid
-from egc.report.card import model_card
-from egc.report.training import training_report
+from egc.training.outcome import look_back
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +23,13 @@ def report():
         {"step": 20, "loss": 0.9, "score": 0.8, "class_noisy": 1.0, "class_clean": 1.0},
         {"step": 20, "validation_accuracy": 0.5},
     ]
-    test = open_source(DataConfig("digits")).test
-    return training_report(model, test, metrics, title="a <test>", progress=False)
+    outcome = look_back(model, open_source(DataConfig("digits")), progress=False)
+    facts = outcome.facts()
+    return SimpleNamespace(
+        html=outcome.page(model, metrics, "a <test>"),
+        accuracy=facts["test_accuracy"],
+        energies=facts["median_energy"],
+    )
 
 
 def test_the_page_is_self_contained(report):
