@@ -19,7 +19,14 @@ from egc.errors import DataError, ModelError
 from egc.hub import find_model, is_shipped
 from egc.metrics.other_images import pick_images
 from egc.model import CONFIG_FILE, Model, read_about
-from egc.tasks.out_of_distribution import FACT, Curve, curve_vectors, flagging_score, ood_scores
+from egc.tasks.out_of_distribution import (
+    FACT,
+    MIN_VALIDATION_IMAGES,
+    Curve,
+    curve_vectors,
+    flagging_score,
+    ood_scores,
+)
 
 ACCEPTED_SHARE = 0.95
 """of familiar images that a threshold accepts"""
@@ -27,8 +34,6 @@ MAX_IMAGES = 1000
 """that a curve is fitted to, and a threshold set with"""
 FOLDS = 10
 """parts that are measured by a fit to the others"""
-MIN_VALIDATION_IMAGES = 20
-"""below which a threshold for 95 % means nothing"""
 
 
 def accepting(scores: np.ndarray, share: float = ACCEPTED_SHARE) -> float:

@@ -19,13 +19,13 @@ from egc.data.imageset import ImageSet, Splits
 from egc.distributed import is_main
 from egc.metrics.calibration import Classification
 from egc.metrics.classification import evaluate_classification
-from egc.metrics.threshold import MIN_VALIDATION_IMAGES, ood_threshold
+from egc.metrics.threshold import ood_threshold
 from egc.model import Model
 from egc.report.figures import confusion_figure, histogram, run_curves
 from egc.report.grid import image_grid
 from egc.report.page import Section, render
 from egc.report.progress import progress_line
-from egc.tasks.out_of_distribution import FACT
+from egc.tasks.out_of_distribution import FACT, MIN_VALIDATION_IMAGES
 from egc.tasks.predict import log_density
 from egc.tasks.sample import denoising_path, sample
 from egc.training.cost import affordable_images
