@@ -15,15 +15,24 @@ from egc.codec import LatentCodec
 from egc.config import CodecConfig, DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, EGCError, ModelError
-from egc.metrics.certified import Certified, evaluate_certified
-from egc.nn.readouts import Joint
-from egc.metrics.figures_robustness import certified_figure
+from egc.metrics.certified import Certified, certified_figure, evaluate_certified
 from egc.metrics.smoothing import Smoothed, lower_bound, nearest_level, noise_levels
+from egc.nn.network import Network
+from egc.nn.readouts import Joint
 
 SIDE = 4
 
 
-class Linear(nn.Module):
+class Named(Network):
+    """A network that says which class an image is, at any noise level."""
+
+    classifies = denoises = True
+
+    def logits(self, x, t, cond=None) -> torch.Tensor:
+        return self(x, t, cond).logits
+
+
+class Linear(Named):
     """Class 1 where the mean of the image exceeds 0, the noise's scale undone."""
 
     def __init__(self, model: EGC, scaled: bool = True):
@@ -40,7 +49,7 @@ class Linear(nn.Module):
         return Joint(margin, torch.stack([-margin, margin], dim=1))
 
 
-class Coin(nn.Module):
+class Coin(Named):
     """A class that has nothing to do with the image."""
 
     def __init__(self):
@@ -97,8 +106,8 @@ def test_the_noise_is_that_of_the_level(linear):
 
 
 def test_a_network_without_time_sees_the_noise_unscaled(linear):
-    linear.config = linear.config.replace(objective={"kind": "classifier"})
     linear.net = Linear(linear, scaled=False)
+    linear.net.denoises = False
     smoothed = Smoothed(linear, 400)
     label, radius = smoothed.certify(grey(0.7), n=20_000)
     assert label == 1

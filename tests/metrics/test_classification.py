@@ -13,13 +13,13 @@ from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, ModelError
 from egc.metrics import classification
+from egc.metrics.calibration import Classification, reliability
 from egc.metrics.classification import (
-    Classification,
     accuracy_against_t,
+    against_t_figure,
     evaluate_classification,
-    reliability,
+    reliability_figure,
 )
-from egc.metrics.figures_calibration import against_t_figure, reliability_figure
 from egc.report.figures import png
 
 
@@ -134,7 +134,7 @@ def test_an_image_keeps_its_noise_whoever_classifies_it(digits, held_out, monkey
     """Of several processes each takes a share; an image's seed is its position in the set."""
     every = evaluate_classification(digits, held_out, ensemble=2).probabilities
     monkeypatch.setattr(classification, "share", lambda items: items[::-1])
-    monkeypatch.setattr(classification, "whole", lambda rows: rows[::-1])
+    monkeypatch.setattr(classification, "gather", lambda rows: rows[::-1])
     other_way = evaluate_classification(digits, held_out, ensemble=2).probabilities
     np.testing.assert_allclose(other_way, every, atol=1e-5)
 

@@ -8,17 +8,21 @@ from PIL import Image
 
 from egc.api import EGC
 from egc.cli import main
+from egc.data.sources import open_for
 from egc.errors import ConfigError, DataError, ModelError
 from egc.metrics import judge
-from egc.metrics.evaluate import METRICS, Plan, data_for, evaluate, measured_on, obstacle
-from egc.metrics.report_evaluation import as_text, evaluation_page
+from egc.metrics.evaluate import all_metrics, as_text, evaluate, evaluation_page, measured_on
+from tests.baselines.test_objectives import rival
 from tests.conftest import shaken
-from tests.test_rivals import rival
 
-SMALL = Plan(
-    most=40, levels=3, ensemble=2, samples=12, features="judge", images=4, attack_steps=2,
-    epsilons=(0.1,), purify=100, draws=20, novel=30,
-)  # fmt: skip
+SMALL = {
+    "images": 6, "levels": 3, "ensemble": 2, "count": 12, "features": "judge", "attack_steps": 2,
+    "epsilons": [25.5], "purify": 100, "certify_draws": 20, "examples": 2,
+}  # fmt: skip
+
+
+def data_for(model, source=None):
+    return open_for(model.config.data, source)
 
 
 @pytest.fixture(autouse=True)
@@ -35,21 +39,21 @@ def call(capsys, *arguments: str) -> tuple[int, str, str]:
 
 
 def test_everything_is_measured_in_one_call(tiny):
-    found = evaluate(tiny, data_for(tiny), plan=SMALL, progress=False)
-    assert list(found) == list(METRICS)
+    found = evaluate(tiny, data_for(tiny), options=SMALL, progress=False)
+    assert list(found) == list(all_metrics())
     figures = {name: result.summary() for name, result in found.items()}
     json.dumps(figures)
-    assert figures["classification"]["images"] == 40
+    assert figures["classification"]["images"] == 6
     assert len(figures["classification"]["against_t"]["times"]) == 3
     assert set(figures["classification"]["ways"]) == {
         "plain", "ensemble of 2", "purified from 100"
     }  # fmt: skip
     assert {"adaptive", "transfer"} <= figures["robustness"]["purify"].keys()
-    text = as_text(found)
+    text = as_text({"tiny": found})
     for words in ("accuracy", "ECE", "judge frechet", "pgd at 25.5/255, purified, adaptive",
                   "certified within 0.00", "AUROC", "bits per dimension"):  # fmt: skip
         assert words in text, words
-    page = evaluation_page("tiny", found, tiny.classes)
+    page = evaluation_page({"tiny": found})
     assert page.count("<img") >= 8
 
 
@@ -64,31 +68,32 @@ def test_everything_is_measured_in_one_call(tiny):
 )
 def test_each_rival_is_measured_by_what_it_has(tiny_config, kind, missing):
     model = rival(tiny_config, kind, sample={"steps": 2})
-    plan = Plan(**{**vars(SMALL), "ensemble": 0, "purify": 0})
-    found = evaluate(model, data_for(model), plan=plan, progress=False)
-    assert set(METRICS) - set(found) == missing
-    assert as_text(found)
+    plan = {**SMALL, "ensemble": 0, "purify": 0}
+    found = evaluate(model, data_for(model), options=plan, progress=False)
+    assert set(all_metrics()) - set(found) == missing
+    assert as_text({"model": found})
     for name in missing:
-        assert obstacle(model, name)
+        assert all_metrics()[name].obstacle(model)
         with pytest.raises(ModelError, match=f"cannot be measured by {name!r}: it"):
             evaluate(model, data_for(model), [name], plan, progress=False)
 
 
 def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     page = tmp_path / "page.html"
-    command = ["evaluate", "digits", "--metrics", "classification", "novelty", "--most", "50",
-               "--others", "noise", "--out", str(page)]  # fmt: skip
+    command = ["evaluate", "digits", "--metrics", "classification", "out_of_distribution",
+               "--images", "50", "--others", "noise", "--out", str(page)]  # fmt: skip
     code, out, err = call(capsys, *command)
     assert code == 0
     assert "accuracy" in out
     assert "noise, by energy" in out
-    assert "next: egc attack digits" in err
+    assert "next: egc evaluate digits --metrics robustness" in err
     assert page.read_text().startswith("<!doctype html>")
     code, out, _ = call(capsys, *command, "--split", "validation", "--json")
     found = json.loads(out)
     assert found["split"] == "validation"
-    assert found["classification"]["images"] == 50
-    assert found["novelty"]["others"]["noise"]["energy"]["auroc"] > 0.9
+    figures = found["models"]["digits"]
+    assert figures["classification"]["images"] == 50
+    assert figures["out_of_distribution"]["others"]["noise"]["energy"]["auroc"] > 0.9
 
 
 def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
@@ -96,24 +101,25 @@ def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
     model.save(tmp_path / "model")
     noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
-    classify = ["classify", str(tmp_path / "model"), str(tmp_path / "noise.png"), "--flag-novel"]
+    classify = ["classify", str(tmp_path / "model"), str(tmp_path / "noise.png"), "--flag-ood"]
     code, _, err = call(capsys, *classify)
     assert code == 2
-    assert "--metrics novelty --store" in err
+    assert "--metrics out_of_distribution --store" in err
     page = str(tmp_path / "page.html")
-    code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), "--metrics", "novelty",
-                        "--others", "noise", "--store", "--out", page)  # fmt: skip
+    code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), "--metrics",
+                        "out_of_distribution", "--others", "noise", "--store",
+                        "--out", page)  # fmt: skip
     assert code == 0
     assert "threshold stored" in out
     code, out, _ = call(capsys, *classify, "--json")
     assert code == 0
-    assert isinstance(json.loads(out)["images"][0]["novel"], bool)
+    assert isinstance(json.loads(out)["images"][0]["out_of_distribution"], bool)
 
 
 def test_training_stores_a_threshold(tiny_config, tmp_path):
     model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
-    assert model.facts["novelty"]["share"] == 0.95
-    flagged = model.is_novel(data_for(model).validation.images())
+    assert model.facts["out_of_distribution"]["share"] == 0.95
+    flagged = model.is_out_of_distribution(data_for(model).validation.images())
     assert flagged.mean() < 0.2
 
 
@@ -148,8 +154,8 @@ def test_data_that_does_not_fit_is_refused(capsys, tmp_path, size, mode, words):
 
 
 def test_wrong_options_get_one_sentence(tiny, capsys):
-    with pytest.raises(ConfigError, match="Did you mean 'novelty'"):
-        evaluate(tiny, data_for(tiny), ["noveltyy"])
+    with pytest.raises(ConfigError, match="Did you mean 'likelihood'"):
+        evaluate(tiny, data_for(tiny), ["likelyhood"])
     with pytest.raises(ConfigError, match="not a known source"):
         data_for(tiny, "nowhere")
     assert call(capsys, "evaluate", "digits", "--set", "train.steps=3")[0] == 2

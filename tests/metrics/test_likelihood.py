@@ -47,7 +47,8 @@ def gaussian_model(diffusion: Diffusion, off: float = 0.0):
 
     codec = PixelCodec(1, 8)
     net = SimpleNamespace(eps=eps)
-    return SimpleNamespace(net=net, codec=codec, diffusion=diffusion, device="cpu")
+    can = {"needs": lambda ability: None}
+    return SimpleNamespace(net=net, codec=codec, diffusion=diffusion, device="cpu", **can)
 
 
 def gaussian_images(count: int) -> np.ndarray:
@@ -175,7 +176,7 @@ def test_processes_share_the_images(tiny, monkeypatch):
     data = ImageSet.from_arrays(np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8))
     one = evaluate_likelihood(tiny, data, terms=2).bound.total
     monkeypatch.setattr(likelihood, "share", lambda items: items[::-1])
-    monkeypatch.setattr(likelihood, "whole", lambda rows: rows[::-1])
+    monkeypatch.setattr(likelihood, "gather", lambda rows: rows[::-1])
     np.testing.assert_allclose(
         evaluate_likelihood(tiny, data, terms=2).bound.total, one, rtol=1e-3
     )

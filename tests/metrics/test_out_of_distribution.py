@@ -1,4 +1,4 @@
-"""Novelty: its metrics by hand and beside scikit-learn, its scores, and the stored threshold."""
+"""Out-of-distribution figures by hand and beside scikit-learn, scores, the stored threshold."""
 
 import json
 from dataclasses import replace
@@ -10,31 +10,31 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 import egc
 from egc.cli import main
-from egc.config import UNLABELLED, DataConfig
+from egc.config import DataConfig
 from egc.data import open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics import novelty
+from egc.metrics import threshold
+from egc.metrics.other_images import MADE
 from egc.metrics.out_of_distribution import (
-    MADE,
-    accepting,
     aupr,
     auroc,
     detection,
-    evaluate_novelty,
+    evaluate_out_of_distribution,
     fpr95,
-    novelty_threshold,
-    store_threshold,
+    roc_figure,
+    score_figure,
 )
+from egc.metrics.threshold import accepting, ood_threshold, store_threshold
+from egc.model import objective_of
 from egc.report.figures import png
-from egc.metrics.figures_novelty import roc_figure, score_figure
 from egc.tasks.out_of_distribution import (
     SCORES,
     Curve,
     curve_vectors,
     flagging_score,
-    is_novel,
-    novelty_scores,
+    is_out_of_distribution,
     offered,
+    ood_scores,
 )
 from tests.conftest import shaken
 
@@ -53,7 +53,7 @@ def splits():
 def ready(digits, splits, tmp_path_factory):
     """The digits with a threshold, as a directory."""
     path = digits.save(tmp_path_factory.mktemp("models") / "digits")
-    store_threshold(path, novelty_threshold(digits, splits.validation))
+    store_threshold(path, ood_threshold(digits, splits.validation))
     return path
 
 
@@ -109,7 +109,7 @@ def test_a_threshold_accepts_its_share_and_no_more_than_it_must(count):
 def test_scores_are_what_they_say(digits, splits):
     images = splits.test.images(np.arange(5))
     x = digits.codec.encode(images)
-    score = {name: novelty_scores(digits, images, name) for name in SCORES if name != "curve"}
+    score = {name: ood_scores(digits, images, name) for name in SCORES if name != "curve"}
     np.testing.assert_allclose(score["energy"], digits.energy(images), rtol=1e-6)
     np.testing.assert_allclose(
         score["softmax"], 1 - digits.predict_proba(images).max(axis=1), atol=1e-6
@@ -128,9 +128,9 @@ def test_a_score_is_a_function_of_the_image_alone(digits, splits):
     images = splits.test.images(np.arange(6))
     curve = Curve.fit(*curve_vectors(digits, splits.train.images(np.arange(200))), 10)
     for name in SCORES:
-        together = novelty_scores(digits, images, name, curve)
+        together = ood_scores(digits, images, name, curve)
         for batch_size in (1, 4):
-            alone = novelty_scores(digits, images[::-1].copy(), name, curve, batch_size)
+            alone = ood_scores(digits, images[::-1].copy(), name, curve, batch_size)
             np.testing.assert_allclose(alone[::-1], together, rtol=1e-3, atol=1e-5)
 
 
@@ -170,30 +170,33 @@ def test_a_class_without_images_is_like_all():
     ],
 )
 def test_a_model_offers_what_its_network_has(tiny_config, splits, kind, expected, flagging):
-    classes = [] if kind in UNLABELLED else splits.test.classes
-    model = shaken(egc.EGC.build(tiny_config.replace(objective={"kind": kind}), classes))
+    config = tiny_config.replace(objective={"kind": kind})
+    classes = splits.test.classes if objective_of(config).uses_labels else []
+    model = shaken(egc.EGC.build(config, classes))
     assert offered(model) == expected
     assert flagging_score(model) == flagging
-    found = evaluate_novelty(model, splits.test, ["noise"], fit_on=splits.validation, count=5)
+    found = evaluate_out_of_distribution(
+        model, splits.test, ["noise"], fit_on=splits.validation, count=5
+    )
     assert tuple(found.familiar) == expected
     for score in expected:
         assert np.isfinite(found.familiar[score]).all()
     for missing in set(SCORES) - set(expected):
-        with pytest.raises(ModelError, match=f"no novelty score '{missing}'"):
-            novelty_scores(model, splits.test.images(np.arange(1)), missing)
-    model.facts["novelty"] = novelty_threshold(model, splits.validation)
-    assert model.facts["novelty"]["score"] == flagging
-    assert is_novel(model, splits.validation.images())[0].mean() < 0.1
+        with pytest.raises(ModelError, match=f"no out-of-distribution score '{missing}'"):
+            ood_scores(model, splits.test.images(np.arange(1)), missing)
+    model.facts["out_of_distribution"] = ood_threshold(model, splits.validation)
+    assert model.facts["out_of_distribution"]["score"] == flagging
+    assert is_out_of_distribution(model, splits.validation.images())[0].mean() < 0.1
 
 
 def test_a_curve_must_be_fitted(tiny):
     with pytest.raises(ModelError, match="fitted first"):
-        novelty_scores(tiny, np.zeros((1, 8, 8, 1), dtype=np.uint8), "curve")
+        ood_scores(tiny, np.zeros((1, 8, 8, 1), dtype=np.uint8), "curve")
 
 
 def test_a_model_without_labels_has_a_curve_of_one_class(tiny_config, splits):
     model = shaken(egc.EGC.build(tiny_config, []))
-    assert np.shape(novelty_threshold(model, splits.validation)["means"]) == (1, 5)
+    assert np.shape(ood_threshold(model, splits.validation)["means"]) == (1, 5)
 
 
 # --- other data ----------------------------------------------------------------------------------
@@ -222,7 +225,9 @@ def test_made_images(splits):
 
 def test_digits_are_told_from_others(digits, splits):
     others = ["noise", "upside-down", "digits"]
-    found = evaluate_novelty(digits, splits.test, others, fit_on=splits.validation, count=40)
+    found = evaluate_out_of_distribution(
+        digits, splits.test, others, fit_on=splits.validation, count=40
+    )
     table = found.table()
     assert table["noise"].keys() == set(SCORES)
     for score in SCORES:
@@ -240,17 +245,17 @@ def test_digits_are_told_from_others(digits, splits):
 def test_processes_share_the_images(tiny, splits, monkeypatch):
     """Whoever scores an image, it lands in its place."""
     wanted = {"fit_on": splits.validation, "count": 7}
-    one = evaluate_novelty(tiny, splits.test, ["noise"], **wanted)
-    monkeypatch.setattr(novelty, "share", lambda items: items[::-1])
-    monkeypatch.setattr(novelty, "whole", lambda rows: rows[::-1])
-    other = evaluate_novelty(tiny, splits.test, ["noise"], **wanted)
+    one = evaluate_out_of_distribution(tiny, splits.test, ["noise"], **wanted)
+    monkeypatch.setattr(threshold, "share", lambda items: items[::-1])
+    monkeypatch.setattr(threshold, "gather", lambda rows: rows[::-1])
+    other = evaluate_out_of_distribution(tiny, splits.test, ["noise"], **wanted)
     for score in SCORES:
         np.testing.assert_allclose(other.familiar[score], one.familiar[score], rtol=1e-3)
 
 
 def test_other_images_take_the_model_s_shape(digits, splits, photo_folder):
     """12x12 colour photos become 8x8 and grey."""
-    found = evaluate_novelty(
+    found = evaluate_out_of_distribution(
         digits, splits.test, [f"folder:{photo_folder}"], fit_on=splits.validation, count=30
     )
     assert [len(of["energy"]) for of in found.others.values()] == [20]
@@ -259,14 +264,14 @@ def test_other_images_take_the_model_s_shape(digits, splits, photo_folder):
 def test_other_data_that_cannot_be_had_are_refused(digits, splits):
     wanted = {"fit_on": splits.train, "count": 10}
     with pytest.raises(ConfigError, match=r"no other images 'upsidedown'\. Did you mean"):
-        evaluate_novelty(digits, splits.test, ["upsidedown"], **wanted)
+        evaluate_out_of_distribution(digits, splits.test, ["upsidedown"], **wanted)
     with pytest.raises(ConfigError, match="at least 1 image and other data"):
-        evaluate_novelty(digits, splits.test, [], **wanted)
+        evaluate_out_of_distribution(digits, splits.test, [], **wanted)
     latents = replace(splits.test, autoencoder="some/where")
     with pytest.raises(DataError, match="latents"):
-        evaluate_novelty(digits, latents, ["noise"], **wanted)
+        evaluate_out_of_distribution(digits, latents, ["noise"], **wanted)
     with pytest.raises(DataError, match="no images"):
-        evaluate_novelty(digits, splits.test.subset(np.arange(0)), ["noise"], **wanted)
+        evaluate_out_of_distribution(digits, splits.test.subset(np.arange(0)), ["noise"], **wanted)
 
 
 # --- the stored threshold ------------------------------------------------------------------------
@@ -274,30 +279,32 @@ def test_other_data_that_cannot_be_had_are_refused(digits, splits):
 
 def test_the_threshold_is_kept_with_the_model(ready, digits, splits):
     model = egc.load(ready)
-    stored = model.facts["novelty"]
+    stored = model.facts["out_of_distribution"]
     assert stored["score"] == "curve"
     assert stored["share"] == 0.95
     assert stored["images"] == len(splits.validation)
     assert model.facts["test_accuracy"] == digits.facts["test_accuracy"]
     assert not list(ready.glob("*.part"))
-    flags, scores = is_novel(model, splits.validation.images())
+    flags, scores = is_out_of_distribution(model, splits.validation.images())
     assert flags.mean() <= 0.08
     assert scores.shape == (len(splits.validation),)
-    test_flags, _ = is_novel(model, splits.test.images())
+    test_flags, _ = is_out_of_distribution(model, splits.test.images())
     assert test_flags.mean() == pytest.approx(0.05, abs=0.05)
     noise = np.random.default_rng(0).integers(0, 256, (100, 8, 8, 1), dtype=np.uint8)
-    assert is_novel(model, noise)[0].mean() > 0.95
+    assert is_out_of_distribution(model, noise)[0].mean() > 0.95
 
 
 def test_a_model_without_a_threshold_says_how_to_get_one(digits, splits, tmp_path):
     model = egc.EGC(**{**vars(digits), "facts": {}})
-    with pytest.raises(ModelError, match="egc evaluate MODEL --metrics novelty --store"):
-        is_novel(model, splits.test.images(np.arange(1)))
-    model.facts = {"novelty": {"score": "curve", "threshold": 1.0}}
+    with pytest.raises(
+        ModelError, match="egc evaluate MODEL --metrics out_of_distribution --store"
+    ):
+        is_out_of_distribution(model, splits.test.images(np.arange(1)))
+    model.facts = {"out_of_distribution": {"score": "curve", "threshold": 1.0}}
     with pytest.raises(ModelError, match="incomplete"):
-        is_novel(model, splits.test.images(np.arange(1)))
+        is_out_of_distribution(model, splits.test.images(np.arange(1)))
     with pytest.raises(DataError, match="20 validation images or more; digits has 19"):
-        novelty_threshold(digits, splits.validation.subset(np.arange(19)))
+        ood_threshold(digits, splits.validation.subset(np.arange(19)))
     with pytest.raises(ModelError, match="is it a model directory"):
         store_threshold(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
@@ -321,26 +328,26 @@ def pictures(splits, tmp_path):
     return folder
 
 
-def test_classify_flags_what_is_novel(ready, pictures, capsys):
-    assert main(["classify", str(ready), str(pictures), "--flag-novel"]) == 0
+def test_classify_flags_what_is_out_of_distribution(ready, pictures, capsys):
+    assert main(["classify", str(ready), str(pictures), "--flag-ood"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "\tfamiliar (score " in lines[0]
-    assert "\tfamiliar (score " in lines[1]
-    assert "\tNOVEL (score " in lines[2]
-    assert main(["classify", str(ready), str(pictures), "--flag-novel", "--json"]) == 0
+    assert "\tin distribution (score " in lines[0]
+    assert "\tin distribution (score " in lines[1]
+    assert "\tOUT OF DISTRIBUTION (score " in lines[2]
+    assert main(["classify", str(ready), str(pictures), "--flag-ood", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["novel"] for row in found["images"]] == [False, False, True]
-    assert [row["novelty"] > found["novelty_threshold"] for row in found["images"]] == [
+    assert [row["out_of_distribution"] for row in found["images"]] == [False, False, True]
+    assert [row["score"] > found["threshold"] for row in found["images"]] == [
         False, False, True,
     ]  # fmt: skip
     assert main(["classify", str(ready), str(pictures), "--json"]) == 0
-    assert "novel" not in json.loads(capsys.readouterr().out)["images"][0]
+    assert "out_of_distribution" not in json.loads(capsys.readouterr().out)["images"][0]
 
 
 def test_classify_cannot_flag_without_a_threshold(digits, pictures, tmp_path, capsys):
     model = egc.EGC(**{**vars(digits), "facts": {}})
     path = model.save(tmp_path / "bare")
-    assert main(["classify", str(path), str(pictures), "--flag-novel"]) == 2
+    assert main(["classify", str(path), str(pictures), "--flag-ood"]) == 2
     error = capsys.readouterr().err
-    assert "error: This model has no novelty threshold" in error
-    assert "egc evaluate MODEL --metrics novelty --store" in error
+    assert "error: This model has no out-of-distribution threshold" in error
+    assert "egc evaluate MODEL --metrics out_of_distribution --store" in error

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from captum.robust import FGSM, PGD
-from torch import nn
 
 import egc
 from egc.api import EGC
@@ -17,13 +16,12 @@ from egc.cli import main
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, EGCError, ModelError
-from egc.metrics.attack_examples import attack_examples
-from egc.metrics.fitting import fitting, labelled
-from egc.metrics.robustness import evaluate_robustness
-from egc.nn.readouts import Joint
-from egc.metrics.figures_robustness import examples_figure, robustness_figure
+from egc.metrics.attack_examples import attack_examples, examples_figure
 from egc.metrics.attacks import Ball, ascent, fgsm, judge, pgd, random_search
 from egc.metrics.autoattack import autoattack
+from egc.metrics.fitting import fitting, labelled
+from egc.metrics.robustness import evaluate_robustness, robustness_figure
+from egc.nn.network import Network
 from egc.tasks.predict import Predictor
 
 ATTACKS = {"fgsm": fgsm, "pgd": pgd, "random": random_search}
@@ -206,7 +204,7 @@ def test_gradients_are_averaged_over_draws():
 def test_autoattack_is_at_least_as_strong_as_pgd(digits, held_out):
     some = held_out.subset(np.arange(4))
     result = evaluate_robustness(
-        digits, some, epsilons=[64 / 255], attacks=("pgd", "autoattack"), steps=1, checks=False
+        digits, some, epsilons=[64], attacks=("pgd", "autoattack"), attack_steps=1, checks=False
     )
     assert result.accuracy["autoattack"][0] <= result.accuracy["pgd"][0] < result.clean
 
@@ -250,8 +248,10 @@ def test_autoattack_without_its_package(monkeypatch):
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_attacks_on_digits_pass_all_checks(digits, held_out, norm):
-    epsilons = [16 / 255, 48 / 255] if norm == "linf" else [0.3, 1.0]
-    result = evaluate_robustness(digits, held_out, epsilons=epsilons, norm=norm, steps=6, count=16)
+    epsilons = [16, 48] if norm == "linf" else [0.3, 1.0]
+    result = evaluate_robustness(
+        digits, held_out, epsilons=epsilons, norm=norm, attack_steps=6, images=16
+    )
     assert result.clean > 0.9
     assert list(result.checks) == [
         "falls_at_large_epsilon", "pgd_at_least_fgsm", "more_steps_never_help",
@@ -263,26 +263,28 @@ def test_attacks_on_digits_pass_all_checks(digits, held_out, norm):
         assert result.clean >= curve[0] >= curve[1]
     assert json.loads(json.dumps(result.summary()))["images"] == 16
     again = evaluate_robustness(
-        digits, held_out, epsilons=epsilons, norm=norm, steps=6, count=16, checks=False
+        digits, held_out, epsilons=epsilons, norm=norm, attack_steps=6, images=16, checks=False
     )
     assert again.accuracy == result.accuracy
 
 
-class Steps(nn.Module):
+class Steps(Network):
     """A network that sees pixels in few levels, so its gradient is zero everywhere."""
+
+    classifies = True
 
     def __init__(self, net):
         super().__init__()
         self.net = net
 
-    def forward(self, x, t, cond=None) -> Joint:
-        return self.net(x + ((x * 4).round() / 4 - x).detach() - (x - x.detach()), t)
+    def logits(self, x, t, cond=None) -> torch.Tensor:
+        return self.net.logits(x + ((x * 4).round() / 4 - x).detach() - (x - x.detach()), t)
 
 
 def test_masked_gradients_are_caught(digits, held_out, caplog):
     masked = EGC(digits.config, digits.classes, Steps(digits.net), digits.diffusion, digits.codec)
     result = evaluate_robustness(
-        masked, held_out, epsilons=[48 / 255], attacks=("pgd",), steps=10, count=24
+        masked, held_out, epsilons=[48], attacks=("pgd",), attack_steps=10, images=24
     )
     assert not result.checks["random_search_weaker_than_pgd"].passed
     assert not result.checks["falls_at_large_epsilon"].passed
@@ -292,8 +294,8 @@ def test_masked_gradients_are_caught(digits, held_out, caplog):
 
 def test_purification_has_both_figures(digits, held_out):
     result = evaluate_robustness(
-        digits, held_out, epsilons=[40 / 255], attacks=("pgd",), steps=3, draws=1, count=8,
-        purify=60, checks=False,
+        digits, held_out, epsilons=[40], attacks=("pgd",), attack_steps=3, attack_draws=1,
+        images=8, purify=60, checks=False,
     )  # fmt: skip
     summary = result.summary()["purify"]
     assert summary["level"] == 60
@@ -303,7 +305,7 @@ def test_purification_has_both_figures(digits, held_out):
     assert bare <= transfer
     assert summary["adaptive"] == result.accuracy
     plain = evaluate_robustness(
-        digits, held_out, epsilons=[40 / 255], attacks=("pgd",), steps=3, count=8, checks=False
+        digits, held_out, epsilons=[40], attacks=("pgd",), attack_steps=3, images=8, checks=False
     )
     assert plain.accuracy["pgd"] == [bare]
     assert "purify" not in plain.summary()
@@ -312,7 +314,7 @@ def test_purification_has_both_figures(digits, held_out):
 
 
 def test_examples_are_those_of_the_evaluation(digits, held_out):
-    examples = attack_examples(digits, held_out, epsilon=64 / 255, count=5)
+    examples = attack_examples(Predictor(digits), held_out, epsilon=64, count=5)
     assert examples.images.shape == (5, 8, 8, 1)
     assert np.abs(examples.attacked - examples.images).max() <= 64 / 255 + 1e-6
     assert (examples.taken_for != examples.labels).any()
@@ -354,7 +356,7 @@ def test_data_that_does_not_fit(digits, held_out, changes, message):
 def test_a_model_without_labels_cannot_be_attacked(digits, held_out):
     unlabelled = replace(digits, classes=[])
     with pytest.raises(ModelError, match="without labels"):
-        evaluate_robustness(unlabelled, held_out, epsilons=[0.1])
+        evaluate_robustness(unlabelled, held_out, epsilons=[25])
     fitting(unlabelled, held_out, labels=False)
 
 
@@ -362,12 +364,12 @@ def test_a_model_without_labels_cannot_be_attacked(digits, held_out):
     ("options", "message"),
     [
         ({"epsilons": []}, "at least one epsilon"),
-        ({"epsilons": [-1.0]}, "epsilon must be above 0; got -1"),
-        ({"epsilons": [0.1], "norm": "l1"}, "no norm 'l1'"),
-        ({"epsilons": [0.1], "attacks": ["pdg"]}, "no attack 'pdg'. Did you mean 'pgd'"),
-        ({"epsilons": [0.1], "steps": 0}, "steps >= 1"),
-        ({"epsilons": [0.1], "count": 0}, "at least 1"),
-        ({"epsilons": [0.1], "purify": 5000}, "must be 0 to 999"),
+        ({"epsilons": [-1.0]}, "epsilons must be larger than 0; got -1"),
+        ({"norm": "l1"}, "norm = 'l1' is not a choice. Did you mean 'l2'"),
+        ({"attacks": ["pdg"]}, "attacks = 'pdg' is not a choice. Did you mean 'pgd'"),
+        ({"attack_steps": 0}, "attack_steps must be larger than 0"),
+        ({"images": 0}, "images must be at least 1"),
+        ({"purify": 5000}, "must be 0 to 999"),
     ],
 )
 def test_calls_that_make_no_sense(digits, held_out, options, message):
@@ -380,37 +382,42 @@ def test_calls_that_make_no_sense(digits, held_out, options, message):
 
 def test_the_verb(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    common = ["attack", "digits", "--count", "6", "--steps", "3", "--split", "validation"]
-    assert main([*common, "--epsilons", "64", "16", "--examples", "some.png", "--json"]) == 0
+    common = ["evaluate", "digits", "--metrics", "robustness", "--images", "6",
+              "--attack-steps", "3", "--split", "validation"]  # fmt: skip
+    assert main([*common, "--epsilons", "64", "16", "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out)
-    figures = found["models"]["digits"]
-    assert figures["epsilons"] == pytest.approx([16 / 255, 64 / 255])
+    figures = found["models"]["digits"]["robustness"]
+    assert figures["epsilons"] == [16, 64]
+    assert figures["unit"] == "1/255"
+    assert figures["checks"]["pgd_at_least_fgsm"]["epsilon"] in (16, 64)
     assert figures["accuracy"]["pgd"][0] >= figures["accuracy"]["pgd"][1]
-    assert (tmp_path / "attack.png").exists()
-    assert (tmp_path / "some.png").exists()
-    assert "next: egc attack digits" in err
+    page = (tmp_path / "evaluation.html").read_text()
+    assert "Under attack" in page
+    assert "Attacked images" in page
+    assert "next: egc evaluate digits" in err
     assert main([*common, "--norm", "l2", "--epsilons", "0.5", "--attacks", "pgd"]) == 0
     out, _ = capsys.readouterr()
-    assert out.splitlines()[0].startswith("digits: ")
-    assert out.splitlines()[1].split() == ["epsilon,", "l2", "0.5"]
-    assert out.splitlines()[2].startswith("pgd ")
+    assert out.splitlines()[0] == "robustness"
+    assert out.splitlines()[1].split()[:2] == ["without", "attack"]
+    assert out.splitlines()[2].split()[:3] == ["pgd", "at", "0.5"]
     assert "random search weaker than pgd" in out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["digits", "--epsilons", "0"], "epsilon must be above 0"),
+        (["digits", "--epsilons", "0"], "epsilons must be larger than 0"),
         (["digits", "--attacks", "fgms"], "Did you mean 'fgsm'"),
         (["digits", "digits"], "only once"),
-        (["digits", "--out", "attack.pdf"], ".png"),
+        (["digits", "--out", "attack.pdf"], ".html"),
         (["nothing-like-it"], "nothing-like-it"),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["attack", *arguments, "--count", "2", "--steps", "1"]) == 2
+    command = ["evaluate", *arguments, "--metrics", "robustness", "--images", "2"]
+    assert main([*command, "--attack-steps", "1"]) == 2
     out, err = capsys.readouterr()
     (line,) = [line for line in err.splitlines() if line.startswith("error:")]
     assert message in line
@@ -418,5 +425,6 @@ def test_mistakes_are_one_sentence(capsys, tmp_path, monkeypatch, arguments, mes
 
 
 def test_data_of_other_classes_is_refused(capsys, photo_folder):
-    assert main(["attack", "digits", "--data", f"folder:{photo_folder}"]) == 2
+    command = ["evaluate", "digits", "--metrics", "robustness"]
+    assert main([*command, "--data", f"folder:{photo_folder}"]) == 2
     assert "has 2 classes, but the model has 10" in capsys.readouterr().err
