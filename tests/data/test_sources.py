@@ -584,7 +584,7 @@ def test_lsun_keys_are_listed_once(church, monkeypatch):
         raise PermissionError
 
     listed.unlink()
-    monkeypatch.setattr(lsun.tempfile, "NamedTemporaryFile", refused)
+    monkeypatch.setattr(files.tempfile, "mkstemp", refused)
     np.testing.assert_array_equal(open_parts(DataConfig("lsun-church"))[0].images(), train)
     assert not listed.exists()
 

@@ -7,7 +7,8 @@ import http.client
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
@@ -67,36 +68,41 @@ def found_or_fetched(look: Callable[[], Found | None], *files: Remote) -> Found:
     return found
 
 
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write; it appears under its name only once all of it is written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Under a name of its own: two processes at once must not write into one file.
+    handle, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        Path(part).chmod(0o644)
+        Path(part).replace(path)
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
 def fetch(file: Remote) -> Path:
-    """Download one file; it appears under its name only when it is whole and its sum is right."""
+    """Download one file; it appears under its name only if its size and sum are right."""
     path = data_home() / file.name
     log.info("Downloading %s (%s) from %s to %s.", path.name, megabytes(file.size), file.url, path)
-    part = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Under a name of its own: two downloads at once must not write into one file.
-        handle, part = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
         with (
-            os.fdopen(handle, "wb") as out,
+            replaced(path) as out,
             urlopen(file.url, timeout=TIMEOUT) as answer,
             progress_line(f"{path.name} (MB)", round(file.size / 1e6)) as line,
         ):
-            problem = _copy(answer, out, file, line)
-            out.flush()
-            os.fsync(out.fileno())
-        if problem is None:
-            Path(part).chmod(0o644)
-            Path(part).replace(path)
-            return path
+            _copy(answer, out, file, line)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
-    finally:
-        if part is not None:
-            Path(part).unlink(missing_ok=True)
-    raise DataError(
-        f"Downloading {path.name} failed ({problem}); try again, or download {file.url} yourself "
-        f"and put it into {path.parent} (set EGC_DATA to keep data in another directory)."
-    )
+        raise DataError(
+            f"Downloading {path.name} failed ({error}); try again, or download {file.url} "
+            f"yourself and put it into {path.parent} (set EGC_DATA to keep data in another "
+            "directory)."
+        ) from None
+    return path
 
 
 def check_sum(path: Path, file: Remote) -> None:
@@ -110,10 +116,21 @@ def check_sum(path: Path, file: Remote) -> None:
         )
 
 
-def missing(name: str, looked: Iterable[Path], layout: str) -> DataError:
-    """The error for a set that cannot be downloaded and is not there."""
-    places = " or ".join(str(path) for path in looked)
-    return DataError(
+def check_size(where: str, found: int, expected: int) -> None:
+    """Refuse a file that is cut short or too long."""
+    if found != expected:
+        raise DataError(
+            f"{where!r} has {found:,} bytes instead of {expected:,}: it was not downloaded or "
+            "unpacked to the end; get it again."
+        )
+
+
+def local_folder(name: str, folders: Iterable[str], layout: str) -> Path:
+    """The first of these folders in the data directory, of a set that cannot be downloaded."""
+    if found := find(*folders):
+        return found
+    places = " or ".join(str(data_home() / folder) for folder in folders)
+    raise DataError(
         f"There is no {name} in {places}: it has no open download; get it from its authors, "
         f"arrange it as {layout}, and set EGC_DATA to the directory above it or say "
         f"data.source={name}:PATH."
@@ -142,8 +159,8 @@ def megabytes(size: int) -> str:
 _md5 = partial(hashlib.md5, usedforsecurity=False)
 
 
-def _copy(answer: IO[bytes], out: IO[bytes], file: Remote, line: Line) -> str | None:
-    """Write what the server sends; what is wrong with it, or None."""
+def _copy(answer: IO[bytes], out: IO[bytes], file: Remote, line: Line) -> None:
+    """Write what the server sends; a ValueError if that is not the official file."""
     digest = _md5()
     done = 0
     while done <= file.size and (chunk := answer.read(CHUNK)):
@@ -152,9 +169,8 @@ def _copy(answer: IO[bytes], out: IO[bytes], file: Remote, line: Line) -> str | 
         line.advance(round((done + len(chunk)) / 1e6) - round(done / 1e6))
         done += len(chunk)
     if done < file.size:
-        return f"the connection ended after {done:,} of {file.size:,} bytes"
+        raise ValueError(f"the connection ended after {done:,} of {file.size:,} bytes")
     if done > file.size:
-        return f"the server sent more than the {file.size:,} bytes of the official file"
-    if digest.hexdigest() != file.md5:
-        return f"its MD5 sum is {digest.hexdigest()}, that of the official file {file.md5}"
-    return None
+        raise ValueError(f"the server sent more than the {file.size:,} bytes of the official file")
+    if (found := digest.hexdigest()) != file.md5:
+        raise ValueError(f"its MD5 sum is {found}, that of the official file {file.md5}")

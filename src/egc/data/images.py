@@ -181,7 +181,7 @@ def _flat(images: Any) -> Iterable[Image.Image | Path]:
             raise DataError(f"There are no images in {str(path)!r}.")
         yield from files
     elif isinstance(images, np.ndarray):
-        yield from _pictures_of_array(images)
+        yield from map(picture_of, _checked(images))
     elif isinstance(images, list | tuple):
         for item in images:
             yield from _flat(item)
@@ -192,20 +192,23 @@ def _flat(images: Any) -> Iterable[Image.Image | Path]:
         )
 
 
-def _pictures_of_array(array: np.ndarray) -> Iterable[Image.Image]:
+def picture_of(pixels: np.ndarray) -> Image.Image:
+    """uint8 (H, W, C) as PIL has it."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
+def _checked(array: np.ndarray) -> np.ndarray:
+    """uint8 (N, H, W, C) of any array of images."""
     if array.dtype != np.uint8:
         raise DataError(
             f"An array of images is uint8 with values 0 to 255; got {array.dtype}. "
             "Scale it and call .astype('uint8') first."
         )
-    if array.ndim == 2:
-        array = array[None, ..., None]
-    elif array.ndim == 3:
-        array = array[None]
+    array = array[..., None] if array.ndim == 2 else array
+    array = array[None] if array.ndim == 3 else array
     if array.ndim != 4 or array.shape[-1] not in (1, 3, 4):
         raise DataError(
             "An array of images is (H, W), (H, W, C) or (N, H, W, C) with C = 1, 3 or 4; "
             f"got shape {array.shape}."
         )
-    for pixels in array:
-        yield Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    return array

@@ -17,20 +17,50 @@ images without opening it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from egc.config import DataConfig
 from egc.config.parse import build, plain, set_key
-from egc.data.description import Description, forms_of
 from egc.data.imageset import SPLIT_SEED, ImageSet, Splits, balanced, hold_out, keep_labels
 from egc.data.streamed import StreamedSet
 from egc.errors import ConfigError, DataError, suggest
 from egc.registry import sources
+
+Opener = TypeVar("Opener", bound=Callable[..., Any])
+
+
+class Description(NamedTuple):
+    """What is known of a source's images without having them; None: not before they are seen."""
+
+    image_size: int | None = None
+    channels: int | None = None
+    classes: Sequence[str] = ()
+    """empty: the images have no labels"""
+
+
+def described(forms: tuple[str, ...] = ("",), **known: Any) -> Callable[[Opener], Opener]:
+    """A decorator for the function that opens a source.
+
+    Args:
+        forms: what may follow the source's name: nothing (""), ":PATH", or another word.
+        known: what its images always are, as in `Description`.
+    """
+
+    def add(opener: Opener) -> Opener:
+        vars(opener).update(forms=forms, description=Description(**known) if known else None)
+        return opener
+
+    return add
+
+
+def forms_of(opener: Callable[..., Any]) -> tuple[str, ...]:
+    """What may follow the name of a source; nothing, unless it says otherwise."""
+    return getattr(opener, "forms", ("",))
 
 
 def source_forms() -> list[str]:
@@ -81,18 +111,19 @@ def open_parts(config: DataConfig) -> list[ImageSet]:
         raise ConfigError(
             f"data.streaming is for hub: sources only; set it to false for {config.source!r}."
         )
-    if config.streaming and config.skip_unreadable:
+    few = config.labels_fraction < 1 or config.labels_list is not None
+    if config.streaming and (few or config.skip_unreadable):
         raise ConfigError(
-            "data.skip_unreadable needs images that can be looked at first; set "
-            "data.streaming = false."
+            "data.skip_unreadable needs images that can be looked at first, as do "
+            "data.labels_fraction and data.labels_list; set data.streaming = false."
         )
     parts = opener(config, rest)
     given = parts if isinstance(parts, list | tuple) else [parts]
     if len(given) not in (1, 2) or not all(isinstance(part, ImageSet) for part in given):
-        kinds = ", ".join(type(part).__name__ for part in given)
+        got = ", ".join(type(part).__name__ for part in given)
         raise DataError(
             f"The source {config.source!r} must give a list of one ImageSet (all images) or two "
-            f"(train, test); it gave {kinds or 'an empty list'}."
+            f"(train, test); it gave {got or 'an empty list'}."
         )
     return with_wanted_labels(list(given), config)
 
@@ -107,11 +138,6 @@ def with_wanted_labels(parts: list[ImageSet], config: DataConfig) -> list[ImageS
 def split(parts: list[ImageSet], config: DataConfig) -> Splits:
     """[all] or [train, test] -> train, validation and test, by the configured shares."""
     if isinstance(parts[0], StreamedSet):
-        if config.labels_fraction < 1 or config.labels_list is not None:
-            raise ConfigError(
-                "data.labels_fraction and data.labels_list need images that can be counted; set "
-                "data.streaming = false."
-            )
         # Nothing can be held out of a stream, so validation shares the test images.
         order = np.random.default_rng(SPLIT_SEED).permutation(len(parts[1]))
         return Splits(parts[0], parts[1].subset(order[::2]), parts[1].subset(order[1::2]))

@@ -6,10 +6,11 @@ dictionary with an array of the same rows. Pixels are planes: all red, all green
 
 from __future__ import annotations
 
+import codecs
 import io
 import pickle
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.arrays import Arrays, sets_of_arrays
-from egc.data.description import described
-from egc.data.files import Remote, check_sum, find, found_or_fetched
+from egc.data.files import Remote, check_size, check_sum, find, found_or_fetched
 from egc.data.imageset import ImageSet
+from egc.data.reader import Arrays, sets_of_arrays
+from egc.data.sources import described
 from egc.errors import DataError
 from egc.registry import sources
 
@@ -122,61 +123,46 @@ def _read(spec: Cifar, path: Path) -> list[Arrays]:
         if path.name == archive.name:
             check_sum(path, archive)
     binary = path.name in (spec.binary, spec.archives[0].name)
-    parts: list[Arrays] = []
-    places: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for files in (spec.train, spec.test):
-        count = sum(files.values())
-        images = np.empty((count, SIDE, SIDE, 3), dtype=np.uint8)
-        labels = np.empty(count, dtype=np.int64)
-        parts.append((images, labels))
-        start = 0
-        for name, rows in files.items():
-            place = slice(start, start + rows)
-            places[f"{name}.bin" if binary else name] = images[place], labels[place]
-            start += rows
-    # File by file into its place: the set is in memory once.
-    contents = _files(path, places) if path.is_dir() else _members(path, places)
-    for name, content in contents:
-        images, labels = places.pop(name)
+    read, suffix = (_binary_rows, ".bin") if binary else (_python_rows, "")
+    rows = {f"{name}{suffix}": rows for name, rows in (spec.train | spec.test).items()}
+    found: dict[str, Arrays] = {}
+    for name, content in _contents(path, rows):
         where = f"{path}/{name}"
-        read = _binary_rows if binary else _python_rows
-        planes, numbers = read(content, len(images), spec, where)
-        if numbers.min() < 0 or numbers.max() >= len(spec.classes):
+        planes, labels = read(content, rows[name], spec, where)
+        if labels.min() < 0 or labels.max() >= len(spec.classes):
             raise DataError(
-                f"{where!r} is damaged: it has labels {numbers.min()} to {numbers.max()}, but "
+                f"{where!r} is damaged: it has labels {labels.min()} to {labels.max()}, but "
                 f"there are {len(spec.classes)} classes; get it again."
             )
-        images[:] = planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
-        labels[:] = numbers
-    if places:
-        raise DataError(f"{str(path)!r} has no file {min(places)!r}; unpack the archive again.")
-    return parts
+        images = planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
+        found[name] = np.ascontiguousarray(images), labels.astype(np.int64)
+    if lacking := rows.keys() - found:
+        raise DataError(f"{str(path)!r} has no file {min(lacking)!r}; unpack the archive again.")
+    files = [found[name] for name in rows]
+    parts = [
+        zip(*some, strict=True) for some in (files[: len(spec.train)], files[len(spec.train) :])
+    ]
+    return [(np.concatenate(images), np.concatenate(labels)) for images, labels in parts]
 
 
-def _files(path: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    for name in list(names):
-        if (path / name).is_file():
-            yield name, (path / name).read_bytes()
-
-
-def _members(path: Path, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """In the archive's own order: going back would mean to decompress it again."""
-    wanted = set(names)
+def _contents(path: Path, names: Collection[str]) -> Iterator[tuple[str, bytes]]:
+    """Those files of a directory or an archive that are there."""
+    if path.is_dir():
+        there = [name for name in names if (path / name).is_file()]
+        yield from ((name, (path / name).read_bytes()) for name in there)
+        return
     with tarfile.open(path, "r:gz") as archive:
+        # In the archive's own order: going back would mean to decompress it again.
         for member in archive:
             name = Path(member.name).name
-            if name in wanted and (content := archive.extractfile(member)):
+            if name in names and (content := archive.extractfile(member)):
                 yield name, content.read()
 
 
 def _binary_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
     """Pixels (rows, 3072) and labels (rows,)."""
     width = spec.label_bytes + PIXELS
-    if len(content) != rows * width:
-        raise DataError(
-            f"{where!r} has {len(content):,} bytes instead of {rows * width:,}: it was not "
-            "downloaded or unpacked to the end; get it again."
-        )
+    check_size(where, len(content), rows * width)
     table = np.frombuffer(content, dtype=np.uint8).reshape(rows, width)
     return table[:, spec.label_bytes :], table[:, spec.label_bytes - 1]
 
@@ -184,8 +170,8 @@ def _binary_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
 def _python_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
     """Pixels (rows, 3072) and labels (rows,)."""
     try:
-        read = dict(_Unpickler(io.BytesIO(content), encoding="bytes").load())
-        table = {key.decode() if isinstance(key, bytes) else key: read[key] for key in read}
+        # Python 2 wrote the keys as bytes, which an encoding turns into text.
+        table = dict(_Unpickler(io.BytesIO(content), encoding="latin1").load())
         images, labels = np.asarray(table["data"]), np.asarray(table[spec.label_key])
     except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError) as error:
         raise DataError(
@@ -210,9 +196,5 @@ class _Unpickler(pickle.Unpickler):
             return np.empty(0).__reduce__()[0]
         if (module, name) == ("_codecs", "encode"):
             # How Python 3 writes bytes for Python 2.
-            return _encode
+            return codecs.encode
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode(encoding)

@@ -7,9 +7,9 @@ from importlib import resources
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.arrays import sets_of_arrays
-from egc.data.description import described
 from egc.data.imageset import ImageSet
+from egc.data.reader import sets_of_arrays
+from egc.data.sources import described
 from egc.registry import sources
 
 CLASSES = [str(digit) for digit in range(10)]
@@ -19,9 +19,7 @@ CLASSES = [str(digit) for digit in range(10)]
 @described(image_size=8, channels=1, classes=CLASSES)
 def open_digits(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """1,797 handwritten digits of 8x8 pixels, grey, which ship with the package; [all]."""
-    with (
-        resources.as_file(resources.files("egc") / "data" / "assets" / "digits.npz") as path,
-        np.load(path) as arrays,
-    ):
+    with (resources.files("egc.data") / "assets" / "digits.npz").open("rb") as file:
+        arrays = np.load(file)
         parts = [(arrays["images"], arrays["labels"])]
     return sets_of_arrays("digits", parts, CLASSES, config)

@@ -21,11 +21,11 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
-from egc.data.description import described
 from egc.data.files import data_home, megabytes
 from egc.data.images import open_image
 from egc.data.imageset import ImageSet
 from egc.data.reader import set_of_pictures, shape_of
+from egc.data.sources import described
 from egc.data.streamed import Stream, StreamedSet
 from egc.distributed import is_main, main_first
 from egc.errors import DataError, EGCError

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.arrays import Arrays, sets_of_arrays
-from egc.data.description import described
-from egc.data.files import Remote, data_home, found_or_fetched
+from egc.data.files import Remote, check_size, data_home, found_or_fetched
 from egc.data.imageset import ImageSet
+from egc.data.reader import Arrays, sets_of_arrays
+from egc.data.sources import described
 from egc.errors import DataError
 from egc.registry import sources
 
@@ -42,45 +42,38 @@ FASHION_SUMS = (
 )
 SIDE = 28
 MNIST_CLASSES = [str(digit) for digit in range(10)]
-FASHION_CLASSES = [
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-]
+FASHION_CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
+                   "Sneaker", "Bag", "Ankle boot"]  # fmt: skip
 
 
 @sources.register("mnist")
 @described(image_size=SIDE, channels=1, classes=MNIST_CLASSES)
 def open_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 handwritten digits of 28x28 pixels, grey (LeCun et al. 1998); [train, test]."""
-    files = _remotes(MNIST_SERVER, "mnist", MNIST_SUMS)
-    return _open("mnist", "MNIST", files, MNIST_CLASSES, config)
+    return _open("mnist", "MNIST", MNIST_SERVER, MNIST_SUMS, MNIST_CLASSES, config)
 
 
 @sources.register("fashion-mnist")
 @described(image_size=SIDE, channels=1, classes=FASHION_CLASSES)
 def open_fashion_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 garments of 28x28 pixels in 10 classes, grey (Xiao et al. 2017); [train, test]."""
-    files = _remotes(FASHION_SERVER, "fashion-mnist", FASHION_SUMS)
-    return _open("fashion-mnist", "FashionMNIST", files, FASHION_CLASSES, config)
-
-
-def _remotes(server: str, folder: str, sums: Iterable[tuple[str, str, int]]) -> list[Remote]:
-    return [
-        Remote(f"{server}{name}.gz", f"{folder}/{name}.gz", md5, size) for name, md5, size in sums
-    ]
+    return _open(
+        "fashion-mnist", "FashionMNIST", FASHION_SERVER, FASHION_SUMS, FASHION_CLASSES, config
+    )
 
 
 def _open(
-    name: str, torchvision: str, files: list[Remote], classes: list[str], config: DataConfig
+    name: str,
+    torchvision: str,
+    server: str,
+    sums: Iterable[tuple[str, str, int]],
+    classes: list[str],
+    config: DataConfig,
 ) -> list[ImageSet]:
+    files = [
+        Remote(f"{server}{file}.gz", f"{name}/{file}.gz", md5, size) for file, md5, size in sums
+    ]
+
     def look() -> list[Path] | None:
         folders = [data_home() / name, data_home() / torchvision / "raw", DEBIAN / name]
         if data_home().name == name:
@@ -95,14 +88,9 @@ def _open(
 
 def _all_of(folder: Path, files: list[Remote]) -> list[Path] | None:
     """These files in a folder, each packed or not; None unless all are there."""
-    found = []
-    for file in files:
-        packed = folder / Path(file.name).name
-        path = next((p for p in (packed, packed.with_suffix("")) if p.is_file()), None)
-        if path is None:
-            return None
-        found.append(path)
-    return found
+    packed = [folder / Path(file.name).name for file in files]
+    found = [path if path.is_file() else path.with_suffix("") for path in packed]
+    return found if all(path.is_file() for path in found) else None
 
 
 def _read(path: Path) -> np.ndarray:
@@ -122,10 +110,5 @@ def _read(path: Path) -> np.ndarray:
             f"{str(path)!r} is not an idx file of {dimensions} dimensions: it begins with "
             f"{magic:#x} and not with {MAGIC[dimensions]:#x}; get it again."
         )
-    expected = head + int(np.prod(shape))
-    if len(content) != expected:
-        raise DataError(
-            f"{str(path)!r} has {len(content):,} bytes instead of {expected:,}: it was not "
-            "downloaded or unpacked to the end; get it again."
-        )
+    check_size(str(path), len(content), head + int(np.prod(shape)))
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)

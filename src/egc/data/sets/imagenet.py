@@ -7,10 +7,10 @@ from importlib import resources
 from pathlib import Path
 
 from egc.config import DataConfig
-from egc.data.description import described
-from egc.data.files import data_home, missing
+from egc.data.files import local_folder
 from egc.data.imageset import ImageSet
-from egc.data.sets.folder import open_folder, open_unlabelled
+from egc.data.sets.folder import open_folder, read_folder
+from egc.data.sources import described
 from egc.errors import DataError
 from egc.registry import sources
 
@@ -29,7 +29,7 @@ def class_names() -> dict[str, str]:
 @described(("", ":PATH"), channels=3, classes=list(class_names().values()))
 def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """1.28 million photographs in 1,000 classes (Russakovsky et al. 2015); [train, test]."""
-    path = path or _folder_of(
+    path = path or local_folder(
         "imagenet", IMAGENET, "train/n01440764/*.JPEG and val/n01440764/*.JPEG"
     )
     val = path / "val"
@@ -49,13 +49,5 @@ def open_imagenet(config: DataConfig, path: Path | None = None) -> list[ImageSet
 @described(("", ":PATH"), channels=3)
 def open_celebahq(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """30,000 faces, without labels (Karras et al. 2018); [all]."""
-    path = path or _folder_of("celebahq", CELEBAHQ, "a folder of images")
-    return [open_unlabelled(config, path, "celebahq")]
-
-
-def _folder_of(name: str, folders: tuple[str, ...], layout: str) -> Path:
-    paths = [data_home() / folder for folder in folders]
-    found = next((path for path in paths if path.is_dir()), None)
-    if found is None:
-        raise missing(name, paths, layout)
-    return found
+    path = path or local_folder("celebahq", CELEBAHQ, "a folder of images")
+    return [read_folder(config, path, "celebahq", labelled=False)]

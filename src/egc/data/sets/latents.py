@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egc.config import Config, DataConfig
-from egc.data.description import described
 from egc.data.files import check_place
 from egc.data.imageset import ImageSet
+from egc.data.sources import described
 from egc.distributed import is_main, share, wait_for_all
 from egc.errors import ConfigError, DataError
 from egc.registry import sources

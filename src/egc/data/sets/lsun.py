@@ -7,7 +7,6 @@ kept beside it.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ import numpy as np
 from PIL import Image
 
 from egc.config import DataConfig
-from egc.data.description import described
-from egc.data.files import data_home, missing
+from egc.data.files import data_home, local_folder, replaced
 from egc.data.images import open_image
 from egc.data.imageset import ImageSet
 from egc.data.reader import set_of_pictures
-from egc.data.sets.folder import open_unlabelled
+from egc.data.sets.folder import read_folder
+from egc.data.sources import described
 from egc.errors import DataError
 from egc.registry import sources
 
@@ -51,19 +50,15 @@ if hasattr(os, "register_at_fork"):
 @described(("", ":PATH"), channels=3)
 def open_lsun_church(config: DataConfig, path: Path | None = None) -> list[ImageSet]:
     """126,000 photographs of churches, without labels (Yu et al. 2015); [all] or [train, test]."""
-    places = [path] if path else [data_home() / name for name in (*FOLDERS, "lsun", ".")]
-    for place in places:
+    for place in [path] if path else [data_home() / name for name in (*FOLDERS, "lsun", ".")]:
         # PATH may name the folder that has the databases, or the training database itself.
         train = place if (place / "data.mdb").is_file() else place / TRAIN
         if train.is_dir():
             test = train.parent / TEST
             return [_open(part, config) for part in (train, test) if part.is_dir()]
-    folders = places if path else places[: len(FOLDERS)]
-    found = next((place for place in folders if place.is_dir()), None)
-    if found is None:
-        layout = f"a folder of images, or as {TRAIN}/ and {TEST}/"
-        raise missing(NAME, folders, layout)
-    return [open_unlabelled(config, found, NAME)]
+    layout = f"a folder of images, or as {TRAIN}/ and {TEST}/"
+    path = path or local_folder(NAME, FOLDERS, layout)
+    return [read_folder(config, path, NAME, labelled=False)]
 
 
 def _open(path: Path, config: DataConfig) -> ImageSet:
@@ -106,10 +101,8 @@ def _keys(path: Path) -> np.ndarray:
     with database.begin() as transaction, transaction.cursor() as cursor:
         keys = np.array(list(cursor.iternext(keys=True, values=False)), dtype=bytes)
     try:
-        # All of it or nothing, as other processes may be about to read it.
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as out:
+        with replaced(cached) as out:
             np.save(out, keys)
-        Path(out.name).replace(cached)
     except OSError:
         # Data is often on a disk one may only read: then it is listed every time.
         pass
