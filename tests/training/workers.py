@@ -14,6 +14,7 @@ from egc.config import Config
 from egc.data import open_source
 from egc.metrics.classification import evaluate_classification
 from egc.objectives.egc import EGCObjective
+from egc.tasks.sample import sample
 from egc.training.batches import BatchStream
 from egc.training.run import Run
 from egc.training.trainer import Trainer
@@ -74,6 +75,30 @@ def metrics(folder: str) -> None:
     assert (together.confusion == alone.confusion).all()
 
 
+def drawing(folder: str) -> None:
+    """`model.sample` draws here and now: one process may call it alone. Drivers still split."""
+    model, _ = build("exact")
+    rank = int(os.environ["RANK"])
+    if rank == 0:
+        assert len(model.sample("3", count=3, progress=False)) == 3
+    each = []
+    step = model.net.eps
+
+    def counted(x, *args, **options):
+        each.append(len(x))
+        return step(x, *args, **options)
+
+    model.net.eps = counted
+    together = sample(
+        model, None, 5, sampling=model.sampling(), seed=7, progress=False, shared=True
+    )
+    assert set(each) == {3 - rank}, each
+    del model.net.eps
+    alone = model.sample(count=5, seed=7, progress=False)
+    difference = together.images.astype(int) - alone.images.astype(int)
+    assert abs(difference).max() <= 1
+
+
 def sharded(folder: str) -> None:
     """FSDP2 with the paired gradient: parameters in shards, the same gradient and next weights."""
     from torch.distributed import init_process_group
@@ -107,4 +132,5 @@ def sharded(folder: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"gradients": gradients, "metrics": metrics, "sharded": sharded}[sys.argv[1]](sys.argv[2])
+    work = {"gradients": gradients, "metrics": metrics, "sharded": sharded, "drawing": drawing}
+    work[sys.argv[1]](sys.argv[2])

@@ -27,6 +27,10 @@ TITLES = {
     "class_clean": "cross-entropy, clean images",
     "density_gap": "f of chains minus f of images",
 }
+"""terms of the loss"""
+LAST = ("validation_accuracy",)
+UNSHOWN = ("step", "loss", "lr", "gradient", "images_per_second", "skipped")
+"""keys of metrics.jsonl without a panel of their own"""
 
 
 def canvas(width: float, height: float) -> Figure:
@@ -62,9 +66,12 @@ def png(figure: Figure | Image.Image) -> bytes:
 
 def run_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
     """The metrics of one or several runs, one panel a metric, one colour a run."""
-    panels = {**TITLES, "validation_accuracy": "validation accuracy"}
-    seen = {n for records in runs.values() for record in records for n in record if record[n]}
-    names = [name for name in panels if name in seen]
+    seen = [n for records in runs.values() for record in records for n in record if record[n]]
+    # First the terms that are known, then what else an objective counts; without terms, their sum.
+    names = [name for name in dict.fromkeys(seen) if name not in UNSHOWN]
+    names.sort(key=lambda name: (name not in TITLES, name in LAST))
+    if set(names) <= set(LAST):
+        names.insert(0, "loss")
     figure = canvas(4 * len(names), 3.2)
     for axis, name in zip(np.atleast_1d(figure.subplots(1, len(names))), names, strict=True):
         for index, (run, records) in enumerate(runs.items()):
@@ -74,9 +81,9 @@ def run_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
                 marker = "o-" if len(points) < 30 else "-"
                 colour = COLOURS[index % len(COLOURS)]
                 axis.plot(steps, values, marker, color=colour, label=literal(run), markersize=3)
-        if name in TITLES and all(r.get(name, 1) > 0 for rs in runs.values() for r in rs):
+        if name not in LAST and all(r.get(name, 1) > 0 for rs in runs.values() for r in rs):
             axis.set_yscale("log")
-        axis.set_title(panels[name], fontsize=10)
+        axis.set_title(literal(TITLES.get(name, name.replace("_", " "))), fontsize=10)
         axis.set_xlabel("step")
         axis.grid(alpha=0.25, which="both")
     if len(runs) > 1:
