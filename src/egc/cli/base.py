@@ -124,7 +124,7 @@ def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_options(
-    parser: argparse.ArgumentParser,
+    parser: argparse._ActionsContainer,
     cls: type,
     *,
     default: str | None = None,

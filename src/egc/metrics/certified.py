@@ -160,8 +160,10 @@ class CertifiedMetric(Metric):
         return None
 
     def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Certified:
-        how = {"sigma": options.certify, "n": options.certify_draws, "count": options.images}
-        return evaluate_certified(model, data.test, **how, seed=options.seed, show=progress)
+        sigma, n, count = options.certify, options.certify_draws, options.images
+        return evaluate_certified(
+            model, data.test, sigma=sigma, n=n, count=count, seed=options.seed, show=progress
+        )
 
     def figures(self, results: Mapping[str, Certified]) -> list[Section]:
         text = "Accuracy that no change within a radius can break."
@@ -181,7 +183,7 @@ def certified_figure(results: Mapping[str, Certified]) -> Figure:
         shares = [result.accuracy_at(radius) for radius in radii]
         # Beyond this radius the draws were too few to prove anything.
         axis.plot([*radii, radii[-1]], [*shares, 0], color=colour, label=literal(name))
-    axis.set_ylim(0, 1)
+    axis.set_ylim(0, 1.02)
     axis.set_xlabel("radius, Euclidean, in pixels of 0 to 1")
     axis.set_ylabel("certified accuracy")
     axis.grid(alpha=0.25)

@@ -93,9 +93,7 @@ class Judge(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
             rows = known[torch.randint(len(known), (64,), generator=generator).numpy()]
-            moved = augment(
-                torch.as_tensor(data.images(rows)), AugmentConfig(shift=1), generator
-            )
+            moved = augment(torch.as_tensor(data.images(rows)), AugmentConfig(shift=1), generator)
             logits = judge(pixels_of(moved))
             labels = torch.as_tensor(data.labels[rows])
             loss = F.cross_entropy(logits, labels, label_smoothing=0.05)

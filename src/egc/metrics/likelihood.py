@@ -112,8 +112,10 @@ class LikelihoodMetric(Metric):
         return None
 
     def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Likelihood:
-        how = {"terms": options.terms, "variance": options.variance, "seed": options.seed}
-        return evaluate_likelihood(model, data.test, count=options.images, **how)
+        count, terms, variance = options.images, options.terms, options.variance
+        return evaluate_likelihood(
+            model, data.test, count=count, terms=terms, variance=variance, seed=options.seed
+        )
 
     def columns(self, options: Options) -> list[Column]:
         return [Column("bits_per_dim", "bits/dim", "{:.2f}".format, ("bits_per_dim",))]

@@ -30,8 +30,8 @@ def _in_package() -> Iterator[tuple[str, tuple[str, ...]]]:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if "@metrics.register(" not in (text := path.read_text()):
             continue
-        for node in ast.parse(text).body:
-            for mark in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+        for node in [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]:
+            for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "metrics.register":
                     yield ast.literal_eval(mark.args[0]), _finds(node)
 

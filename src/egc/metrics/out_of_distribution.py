@@ -183,8 +183,10 @@ class OutOfDistributionMetric(Metric):
     def measure(
         self, model: Model, data: Splits, options: Options, progress: bool
     ) -> OutOfDistribution:
-        how = {"fit_on": data.validation, "count": options.images, "seed": options.seed}
-        return evaluate_out_of_distribution(model, data.test, options.others, **how)
+        count, others = options.images, options.others
+        return evaluate_out_of_distribution(
+            model, data.test, others, fit_on=data.validation, count=count, seed=options.seed
+        )
 
     def columns(self, options: Options) -> list[Column]:
         return [

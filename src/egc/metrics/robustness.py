@@ -319,7 +319,7 @@ def robustness_figure(results: Mapping[str, Robustness]) -> Figure:
             linf = result.strength.norm == "linf"
             axis.set_xlabel("epsilon / 255" if linf else "epsilon, Euclidean")
             axis.set_title(_title(attack, result.strength), fontsize=10)
-        axis.set_ylim(0, 1)
+        axis.set_ylim(0, 1.02)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel("accuracy")
     _legend(axes[0], any(result.purify for result in results.values()))
