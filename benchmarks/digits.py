@@ -2,10 +2,11 @@
 
     python benchmarks/digits.py [--presets digits-demo digits] [--seeds 0 1 2] [--work DIR]
 
-For each preset and seed: test accuracy; the share of class-conditional samples that an
-independent judge assigns to the class asked for; the Frechet distance of the samples to the test
-digits in the judge's features, beside that of as many training digits; time and speed. Writes
-`benchmarks/digits.json` and prints the README's table. What is in `--work` is not done again.
+For each preset and seed: test accuracy; the figures of `egc evaluate --metrics generation` for as
+many samples as there are training digits (the share that the judge assigns to the class asked for,
+and the Frechet distance to the test digits in its features, beside that of the training digits);
+time and speed. Writes `benchmarks/digits.json` and prints the table. What is in `--work` is not
+done again.
 """
 
 from __future__ import annotations
@@ -20,15 +21,13 @@ import numpy as np
 import torch
 
 from egc.api import EGC
-from egc.config import Config
-from egc.data import open_source
-from egc.metrics.judge import Judge
+from egc.metrics.generation import evaluate_generation
 from egc.training.prepare import prepare
 
 RESULTS = Path(__file__).with_name("digits.json")
 
 
-def measure(preset: str, seed: int, work: Path, judge: Judge) -> dict[str, float]:
+def measure(preset: str, seed: int, work: Path) -> dict[str, float]:
     """Train one model as `egc train` does, and look at it from outside."""
     run = work / f"{preset}-{seed}"
     if (run / "figures.json").exists():
@@ -40,16 +39,16 @@ def measure(preset: str, seed: int, work: Path, judge: Judge) -> dict[str, float
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     speeds = [r["images_per_second"] for r in records if "images_per_second" in r]
 
-    train, test = splits.train.images(), splits.test.images()
-    labels = [index % len(model.classes) for index in range(len(train))]
-    samples = model.sample(labels, seed=1_000_000 * (seed + 1))
+    count, first = len(splits.train), 1_000_000 * (seed + 1)
+    made = evaluate_generation(model, splits.train, splits.test, count=count, seed=first).summary()
     figures = {
         "seed": seed,
         "accuracy": model.facts["test_accuracy"],
-        "agreement": judge.agreement(samples.images, samples.labels),
-        "samples": len(samples),
-        "frechet_samples": judge.distance(samples.images, test),
-        "frechet_training": judge.distance(train, test),
+        "agreement": made["agreement"],
+        "judge_accuracy": made["judge_accuracy"],
+        "samples": count,
+        "frechet_samples": made["judge_frechet"],
+        "frechet_training": made["baseline"]["judge_frechet"],
         "seconds": seconds,
         "steps_per_second": float(np.median(speeds)) / config.train.batch_size,
         **model.size(),
@@ -65,19 +64,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/bench-digits"))
     args = parser.parse_args()
 
-    data = open_source(Config.load("digits").data)
-    judge = Judge.train_on(data.train)
     results: dict = {
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, "
         f"torch {torch.__version__}",
-        "judge_accuracy": judge.agreement(data.test.images(), data.test.labels),
         "presets": {},
     }
-    print(f"judge: {results['judge_accuracy']:.1%} on the test digits")
     for preset in args.presets:
         rows = []
         for seed in args.seeds:
-            rows.append(measure(preset, seed, args.work, judge))
+            rows.append(measure(preset, seed, args.work))
             print(preset, json.dumps(rows[-1]), flush=True)
         mean = {
             key: float(np.mean([row[key] for row in rows])) for key in rows[0] if key != "seed"

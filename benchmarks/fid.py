@@ -22,7 +22,7 @@ import torch
 
 from egc.config import DataConfig
 from egc.data import open_source
-from egc.metrics.generation import compare_sets
+from egc.metrics.distances import compare_sets
 from egc.metrics.inception import Inception
 
 RESULTS = Path(__file__).with_name("fid.json")

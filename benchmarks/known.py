@@ -1,4 +1,4 @@
-"""What the shipped digits model knows: naming, calibration, novelty and likelihood.
+"""What the shipped digits model knows: naming, calibration, what is strange, and likelihood.
 
     EGC_DATA=... python benchmarks/known.py [--model MODEL] [--others NAME ...]
 
@@ -6,7 +6,8 @@ On the test images of the model's data: accuracy, top-5, NLL, Brier and ECE, at 
 over draws of noise; accuracy and confidence against t; how well each score tells them from other
 images (the curve is fitted to validation images, with the threshold that 95 % of those stay
 below); bits per dimension. Nothing is chosen by test images. Writes `benchmarks/known.json`, a
-part for each model, and, for `digits`, `docs/calibration.png` and `docs/novelty.png`.
+part for each model, and, for `digits`, `docs/calibration.png` and
+`docs/out-of-distribution.png`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,23 @@ import numpy as np
 from PIL import Image
 
 import egc
-from egc.data import ImageSet, open_source
-from egc.metrics.classification import accuracy_against_t, evaluate_classification
+from egc.data import ImageSet
+from egc.data.sources import open_for
+from egc.metrics.classification import (
+    accuracy_against_t,
+    against_t_figure,
+    evaluate_classification,
+    reliability_figure,
+)
 from egc.metrics.likelihood import evaluate_likelihood
-from egc.metrics.out_of_distribution import Novelty, evaluate_novelty, novelty_threshold
-from egc.metrics.figures_calibration import against_t_figure, reliability_figure
+from egc.metrics.out_of_distribution import (
+    OutOfDistribution,
+    evaluate_out_of_distribution,
+    roc_figure,
+    score_figure,
+)
+from egc.metrics.threshold import ood_threshold
 from egc.report.figures import png
-from egc.metrics.figures_novelty import roc_figure, score_figure
 
 RESULTS = Path(__file__).parent / "known.json"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -40,18 +51,18 @@ def beside(figures: list[Any], vertical: bool = False) -> Image.Image:
     pictures = [Image.open(io.BytesIO(png(figure))).convert("RGB") for figure in figures]
     widths, heights = zip(*(picture.size for picture in pictures), strict=True)
     size = (max(widths), sum(heights)) if vertical else (sum(widths), max(heights))
-    whole = Image.new("RGB", size, "white")
+    joined = Image.new("RGB", size, "white")
     x = y = 0
     for picture in pictures:
-        whole.paste(picture, (x, y))
+        joined.paste(picture, (x, y))
         x, y = (x, y + picture.height) if vertical else (x + picture.width, y)
-    return whole
+    return joined
 
 
-def flagged(threshold: dict[str, Any], novelty: Novelty) -> dict[str, float]:
+def flagged(threshold: dict[str, Any], scores: OutOfDistribution) -> dict[str, float]:
     """The share of each set that a stored threshold flags."""
     score = threshold["score"]
-    sets = {novelty.name: novelty.familiar, **novelty.others}
+    sets = {scores.name: scores.familiar, **scores.others}
     return {name: float((of[score] > threshold["threshold"]).mean()) for name, of in sets.items()}
 
 
@@ -67,18 +78,18 @@ def main() -> None:
     )
     args = parser.parse_args()
     model = egc.load(args.model)
-    splits = open_source(model.config.data)
+    splits = open_for(model.config.data)
     picked = np.sort(np.random.default_rng(0).permutation(len(splits.test))[: args.count])
     test: ImageSet = splits.test.subset(picked)
 
     asked = {draws: evaluate_classification(model, test, ensemble=draws) for draws in DRAWS}
     for draws, result in asked.items():
-        print(f"{draws:2d} draws:", {k: round(v, 4) for k, v in result.figures().items() if v})
+        print(f"{draws:2d} draws:", {k: round(v, 4) for k, v in result.numbers().items() if v})
     against = accuracy_against_t(model, test, TIMES)
-    novelty = evaluate_novelty(
+    strange = evaluate_out_of_distribution(
         model, test, args.others, fit_on=splits.validation, count=args.count
     )
-    threshold = novelty_threshold(model, splits.validation)
+    threshold = ood_threshold(model, splits.validation)
     likelihood = {
         variance: evaluate_likelihood(model, test, terms=args.terms, variance=variance).summary()
         for variance in ("beta", "posterior")
@@ -87,10 +98,10 @@ def main() -> None:
         "test": splits.test.name,
         "images": len(test),
         "classification": asked[0].summary(),
-        "ensemble": [{"draws": draws, **asked[draws].figures()} for draws in DRAWS],
+        "ensemble": [{"draws": draws, **asked[draws].numbers()} for draws in DRAWS],
         "against_t": against.summary(),
-        "novelty": novelty.summary(),
-        "flagged": flagged(threshold, novelty),
+        "out_of_distribution": strange.summary(),
+        "flagged": flagged(threshold, strange),
         "likelihood": likelihood,
     }
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
@@ -102,16 +113,16 @@ def main() -> None:
         beside([reliability_figure(ways), against_t_figure(against)]).save(
             DOCS / "calibration.png"
         )
-        beside([score_figure(novelty), roc_figure(novelty)], vertical=True).save(
-            DOCS / "novelty.png"
+        beside([score_figure(strange), roc_figure(strange)], vertical=True).save(
+            DOCS / "out-of-distribution.png"
         )
 
-    scores = list(novelty.familiar)
-    print(f"AUROC / AUPR / FPR95\n| {novelty.name} against | {' | '.join(scores)} | flagged |")
-    for other, row in novelty.table().items():
+    scores = list(strange.familiar)
+    print(f"AUROC / AUPR / FPR95\n| {strange.name} against | {' | '.join(scores)} | flagged |")
+    for other, row in strange.table().items():
         cells = (f"{c['auroc']:.3f} / {c['aupr']:.3f} / {c['fpr95']:.1%}" for c in row.values())
         print(f"| {other} | {' | '.join(cells)} | {found['flagged'][other]:.1%} |")
-    print(f"flagged of {novelty.name}: {found['flagged'][novelty.name]:.1%}")
+    print(f"flagged of {strange.name}: {found['flagged'][strange.name]:.1%}")
     for variance, part in likelihood.items():
         print(f"{variance}: {part['bits_per_dim']:.3f} +- {part['standard_error']:.3f} bits/dim")
     for t, right, sure in zip(against.times, against.accuracy, against.confidence, strict=True):

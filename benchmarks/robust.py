@@ -23,15 +23,14 @@ import torch
 from PIL import Image
 
 from egc.api import load
-from egc.data import open_source
-from egc.metrics.certified import evaluate_certified
-from egc.metrics.robustness import evaluate_robustness
+from egc.data.sources import open_for
+from egc.metrics.certified import certified_figure, evaluate_certified
+from egc.metrics.robustness import evaluate_robustness, robustness_figure
 from egc.report.figures import png
-from egc.metrics.figures_robustness import certified_figure, robustness_figure
 
 RESULTS = Path(__file__).with_name("robust.json")
 FIGURE = Path(__file__).parents[1] / "docs" / "robustness.png"
-LINF, L2 = [8 / 255, 16 / 255, 32 / 255, 64 / 255], [0.25, 0.5, 1.0]
+LINF, L2 = [8, 16, 32, 64], [0.25, 0.5, 1.0]
 LEVELS = (50, 100, 200, 300)
 SIGMAS = (0.12, 0.25, 0.5)
 RADII = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0]
@@ -44,7 +43,7 @@ def main() -> None:
     args = parser.parse_args()
     models = {name: load(name) for name in args.models}
     name, model = next(iter(models.items()))
-    splits = open_source(model.config.data)
+    splits = open_for(model.config.data)
     test, validation = splits.test, splits.validation
     many, some, few = (8, 4, 2) if args.quick else (64, 32, 24)
     results: dict[str, Any] = {
@@ -60,12 +59,12 @@ def main() -> None:
             RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
     # Attacks on the models as they are.
-    whole = many if args.quick else None
+    every = {"images": many if args.quick else len(test)}
     plain = {}
     for norm, epsilons in (("linf", LINF), ("l2", L2)):
         started = time.monotonic()
         plain[norm] = {
-            each: evaluate_robustness(other, test, epsilons=epsilons, norm=norm, count=whole)
+            each: evaluate_robustness(other, test, epsilons=epsilons, norm=norm, **every)
             for each, other in models.items()
         }
         keep(norm, {each: result.summary() for each, result in plain[norm].items()}, started)
@@ -74,8 +73,8 @@ def main() -> None:
     started = time.monotonic()
     tried = {
         level: evaluate_robustness(
-            model, validation, epsilons=[32 / 255], attacks=("pgd",), steps=10, draws=2,
-            count=some, purify=level, checks=False,
+            model, validation, epsilons=[32], attacks=["pgd"], attack_steps=10, attack_draws=2,
+            images=some, purify=level, checks=False,
         )
         for level in LEVELS
     }  # fmt: skip
@@ -83,7 +82,7 @@ def main() -> None:
     found = {t: {"clean": r.clean, "worst": r.worst["pgd"][0]} for t, r in tried.items()}
     keep("purify_on_validation", {"chosen": level, "levels": found}, started)
     started = time.monotonic()
-    purified = evaluate_robustness(model, test, epsilons=LINF, count=some, purify=level)
+    purified = evaluate_robustness(model, test, epsilons=LINF, images=some, purify=level)
     keep("purify", purified.summary(), started)
 
     # Certification: all levels are drawn, the one to quote is chosen on validation digits.
@@ -111,7 +110,7 @@ def main() -> None:
     started = time.monotonic()
     serious = evaluate_robustness(
         model, test, epsilons=LINF[1:],
-        attacks=("pgd", "autoattack"), count=few, checks=False,
+        attacks=["pgd", "autoattack"], images=few, checks=False,
     )  # fmt: skip
     keep("autoattack", serious.summary(), started)
 

@@ -48,7 +48,7 @@ class Sharpness(Metric):
     def obstacle(self, model: Any) -> str | None:
         return None if model.net.draws else "it does not draw"
 
-    def measure(self, model, data, options, *, keep=None, progress=True) -> Sharp:
+    def measure(self, model, data, options, progress) -> Sharp:
         samples = sample(
             model,
             None,
