@@ -41,7 +41,7 @@ def main() -> None:
     place = sys.argv[1]
     about = describe_autoencoder(place)
     data = open_source(DataConfig("cifar10"))
-    found = measure(AutoencoderKL.from_pretrained(place).eval(), data.test)
+    found, _ = measure(AutoencoderKL.from_pretrained(place).eval(), data.test)
     print(f"autoencoder: error {found['mean_absolute_error']:.2f}, PSNR {found['psnr']:.1f} dB")
     train, test = data.train.images(np.arange(2000)), data.test.images(np.arange(1000))
     linear = linear_psnr(train, test, about["factor"], about["latent_channels"])

@@ -29,7 +29,7 @@ log = logging.getLogger("egc")
 
 AUTOENCODERS = ("AutoencoderKL", "VQModel")
 PIXELS_AT_ONCE = 1 << 20
-"""that many pixels of images go through an autoencoder together, to bound its memory"""
+"""that go through an autoencoder together, to bound its memory"""
 MEASURED_IMAGES = 256
 """images that the scale of latents is measured on"""
 
@@ -50,6 +50,11 @@ def images_of(pixels: Tensor) -> np.ndarray:
     """float (B, C, H, W) -> uint8 (B, H, W, C), clipping what lies outside -1..1."""
     levels = ((pixels.detach().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
     return levels.permute(0, 2, 3, 1).cpu().numpy()
+
+
+def at_once(image_size: int) -> int:
+    """How many images of that side may go through an autoencoder together."""
+    return max(1, PIXELS_AT_ONCE // image_size**2)
 
 
 def unit_pixels(images: np.ndarray | Tensor) -> Tensor:
@@ -191,7 +196,7 @@ class LatentCodec(Codec):
         return (z - self.config.shift) * self.scale
 
     def _parts(self, batch: Tensor) -> tuple[Tensor, ...]:
-        return batch.split(max(1, PIXELS_AT_ONCE // self.image_size**2))
+        return batch.split(at_once(self.image_size))
 
 
 def make_codec(config: Config) -> Codec:

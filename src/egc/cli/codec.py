@@ -53,7 +53,7 @@ def _run(args: argparse.Namespace) -> Result:
     return _train(args) if args.action == "train" else _encode(args)
 
 
-def _check_settings(settings: Iterable[str], sections: tuple[str, ...], hint: str) -> None:
+def _check_settings(settings: Iterable[str], *sections: str, hint: str) -> None:
     """What would not be used is refused."""
     for setting in settings:
         if setting.partition(".")[0].strip() not in sections:
@@ -64,8 +64,7 @@ def _check_settings(settings: Iterable[str], sections: tuple[str, ...], hint: st
 def _train(args: argparse.Namespace) -> Result:
     from egc.training.recipe import Recipe
 
-    flags = "The recipe of an autoencoder is set by flags, such as --train-steps and --batch-size."
-    _check_settings(args.settings, ("data",), flags)
+    _check_settings(args.settings, "data", hint="The rest is set by flags, such as --train-steps.")
     recipe = Recipe.from_dict(read_options(args, Recipe))
     from egc.config import DataConfig
     from egc.data.sources import open_source, with_settings
@@ -89,16 +88,14 @@ def _train(args: argparse.Namespace) -> Result:
         "codec.kind=latent",
         f"codec.autoencoder={out}",
     ]
-    following = command(
-        "train", "folder32", "--run", f"runs/{out.name}", *settings_words(settings)
-    )
-    return Result({"out": args.out, **figures}, text, following)
+    train = "train", "folder32", "--run", f"runs/{out.name}"
+    return Result({"out": args.out, **figures}, text, command(*train, *settings_words(settings)))
 
 
 def _encode(args: argparse.Namespace) -> Result:
     if args.shard < 1:
         raise ConfigError(f"--shard must be at least 1; got {args.shard}.")
-    _check_settings(args.settings, ("data", "codec"), "Encoding uses nothing else.")
+    _check_settings(args.settings, "data", "codec", hint="Encoding uses nothing else.")
     from egc.config import Config
 
     config = Config.load(args.preset).with_settings(args.settings)
@@ -112,19 +109,13 @@ def _encode(args: argparse.Namespace) -> Result:
     if torch.cuda.is_available():
         device = f"cuda:{process_index() % torch.cuda.device_count()}"
     out = Path(args.out)
-    index = encode_parts(
-        open_parts(config.data),
-        config,
-        out,
-        flip=args.flip,
-        shard_images=args.shard,
-        device=device,
-    )
+    parts = open_parts(config.data)
+    options = {"flip": args.flip, "shard_images": args.shard, "device": device}
+    index = encode_parts(parts, config, out, **options)
     counts = ", ".join(f"{count:,} {name}" for name, count in index["parts"].items())
     shape = "x".join(map(str, index["shape"]))
-    text = (
-        f"{counts}: latents of {shape}{' and their mirrored twins' if args.flip else ''} in {out}"
-    )
+    twins = " and their mirrored twins" if args.flip else ""
+    text = f"{counts}: latents of {shape}{twins} in {out}"
     # Changes to pixels come too late for latents.
     streams = ["augment"] + (["augment_clean"] if config.data.clean_source is None else [])
     late = [
@@ -134,8 +125,8 @@ def _encode(args: argparse.Namespace) -> Result:
         if value and not (key == "flip" and args.flip)
     ]
     settings = settings_words([*args.settings, f"data.source=latents:{out}", *late])
-    following = command("train", args.preset, "--run", f"runs/{out.name}", *settings)
-    return Result({"out": str(out), **index}, text, following)
+    train = "train", args.preset, "--run", f"runs/{out.name}"
+    return Result({"out": str(out), **index}, text, command(*train, *settings))
 
 
 VERB = Verb(

@@ -104,14 +104,13 @@ class StreamedSet(ImageSet):
     """Images by step only. `len` is the number announced, 0 if it is unknown."""
 
     stream: Stream
-    size: int
     picture: Callable[[Any], Image.Image]
     """of an example"""
     label: Callable[[Any], int]
     """of an example, -1 where unknown"""
 
     def __len__(self) -> int:
-        return self.size
+        return self.stream.size
 
     def take(
         self, step: int, batch_size: int, seed: int, rank: int = 0, processes: int = 1

@@ -27,9 +27,10 @@ import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from diffusers import AutoencoderKL
+from PIL import Image
 from torch import Tensor, nn
 
-from egc.codec import PIXELS_AT_ONCE, images_of, pixels_of
+from egc.codec import at_once, images_of, pixels_of
 from egc.config import AugmentConfig
 from egc.config.parse import plain
 from egc.data.augment import augment
@@ -112,9 +113,10 @@ def train_autoencoder(
             "processes."
         )
     made_by = out / "recipe.toml"
+    settings = {"source": data.train.name, "image_size": data.train.image_size, **plain(recipe)}
     if is_main():
         before = tomllib.loads(made_by.read_text()) if made_by.exists() else None
-        check_place(out, before, _written(recipe, data), "an autoencoder of EGC")
+        check_place(out, before, settings, "an autoencoder of EGC")
     AcceleratorState._reset_state()
     accelerator = Accelerator(cpu=runs_on_cpu())
     net = build_autoencoder(recipe, data.train.channels).to(accelerator.device)
@@ -125,19 +127,18 @@ def train_autoencoder(
     if found := newest_checkpoint(out / "checkpoints"):
         done = found.step
         unpack_state(found.tensors, net, average.net, optimizer)
-    if accelerator.is_main_process:
+    if is_main():
         (out / "checkpoints").mkdir(parents=True, exist_ok=True)
-        made_by.write_text(tomli_w.dumps(_written(recipe, data)))
+        made_by.write_text(tomli_w.dumps(settings))
     if accelerator.device.type == "cpu":
         torch.set_flush_denormal(True)
         keep_freed_memory()
 
-    show = progress and accelerator.is_main_process
+    show = progress and is_main()
     line_of = progress_line("Training the autoencoder", recipe.train_steps, done=done, show=show)
     with line_of as line, stop_on_signals() as asked:
         for step in range(done, recipe.train_steps):
-            pixels, noise = _batch(recipe, data, net, step, accelerator)
-            loss, error, divergence = loss_of(pixels, noise)
+            loss, error, divergence = loss_of(*_batch(recipe, data, step, accelerator))
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(net.parameters(), 1.0)
             for group in optimizer.param_groups:
@@ -147,7 +148,7 @@ def train_autoencoder(
             average.update(net, step)
             line.advance()
             last = step + 1 == recipe.train_steps
-            if accelerator.is_main_process and ((step + 1) % 50 == 0 or last):
+            if is_main() and ((step + 1) % 50 == 0 or last):
                 record = {"step": step + 1, "error": float(error), "kl": float(divergence)}
                 with (out / "metrics.jsonl").open("a") as file:
                     file.write(json.dumps(record) + "\n")
@@ -157,22 +158,22 @@ def train_autoencoder(
                 mine = torch.tensor([stop], device=accelerator.device)
                 stop = int(accelerator.gather(mine).max())
             due = stop or last or (step + 1) % recipe.checkpoint_every == 0
-            if due and accelerator.is_main_process:
+            if due and is_main():
                 tensors = pack_state(net, average.net, optimizer)
                 save_checkpoint(out / "checkpoints", Checkpoint(step + 1, tensors), keep=1)
             if stop:
                 raise StoppedError(step + 1, stop)
     unseen = next((part for part in (data.test, data.validation) if len(part)), data.train)
-    figures = measure(average.net, unseen)
-    if accelerator.is_main_process:
+    figures, picture = measure(average.net, unseen)
+    if is_main():
         average.net.save_pretrained(out)
-        compared(average.net, unseen).save(out / "reconstructions.png")
+        picture.save(out / "reconstructions.png")
     accelerator.wait_for_everyone()
     return figures
 
 
 def _batch(
-    recipe: Recipe, data: Splits, net: AutoencoderKL, step: int, accelerator: Accelerator
+    recipe: Recipe, data: Splits, step: int, accelerator: Accelerator
 ) -> tuple[Tensor, Tensor]:
     rank, processes = accelerator.process_index, accelerator.num_processes
     generator = step_generator(recipe.seed, rank, step)
@@ -191,31 +192,21 @@ def _learning_rate(recipe: Recipe, step: int) -> float:
 
 
 @torch.no_grad()
-def reconstruct(net: AutoencoderKL, images: np.ndarray) -> np.ndarray:
-    """uint8 (N, H, W, C) through the mode of the posterior and back."""
-    parts = pixels_of(images).split(max(1, PIXELS_AT_ONCE // images.shape[1] ** 2))
-    codes = (net.encode(pixels.to(net.device)).latent_dist.mode() for pixels in parts)
-    return np.concatenate([images_of(net.decode(code).sample) for code in codes])
+def measure(net: AutoencoderKL, test: ImageSet) -> tuple[dict[str, Any], Image.Image]:
+    """Mean absolute error (of 0..255) and PSNR in dB on test images, some above what came back.
 
-
-def measure(net: AutoencoderKL, test: ImageSet) -> dict[str, Any]:
-    """Mean absolute error (of 0..255) and PSNR in dB on test images."""
+    They go through the mode of the posterior.
+    """
     images = test.images(np.arange(min(MAX_MEASURED, len(test))))
-    difference = images.astype(np.float64) - reconstruct(net, images)
+    parts = pixels_of(images).split(at_once(test.image_size))
+    codes = (net.encode(pixels.to(net.device)).latent_dist.mode() for pixels in parts)
+    back = np.concatenate([images_of(net.decode(code).sample) for code in codes])
+    difference = images.astype(np.float64) - back
     squared = (difference**2).mean(axis=(1, 2, 3))
-    return {
+    figures = {
         "images": len(images),
         "mean_absolute_error": float(np.abs(difference).mean()),
         "psnr": float((10 * np.log10(255**2 / np.maximum(squared, 1e-9))).mean()),
     }
-
-
-def compared(net: AutoencoderKL, test: ImageSet) -> Any:
-    """Test images, and below them what came back."""
-    images = test.images(np.arange(min(MAX_SHOWN, len(test))))
-    both = np.concatenate([images, reconstruct(net, images)])
-    return image_grid(both, columns=len(images))
-
-
-def _written(recipe: Recipe, data: Splits) -> dict[str, Any]:
-    return {"source": data.train.name, "image_size": data.train.image_size, **plain(recipe)}
+    shown = images[:MAX_SHOWN], back[:MAX_SHOWN]
+    return figures, image_grid(np.concatenate(shown), columns=len(shown[0]))

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,12 +39,72 @@ log = logging.getLogger("egc")
 
 
 class _Columns(NamedTuple):
-    """Which columns of a set are used, and what its classes are called."""
+    """The columns of a set that are used, and how they are read."""
 
+    source: str
     image: str
     label: str | None
     classes: list[str] | None
     """None: the labels are bare numbers"""
+
+    @classmethod
+    def of(cls, data: Any, source: str, labels: bool) -> _Columns:
+        datasets, features = _library(source), data.features
+        if features is None:
+            raise DataError(
+                f"{source} does not say what its columns are before it is read; "
+                "set data.streaming=false."
+            )
+        images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
+        if not images:
+            found = ", ".join(f"{key} ({type(kind).__name__})" for key, kind in features.items())
+            raise DataError(f"{source} has no column of images; its columns are {found}.")
+        image = "image" if "image" in images else images[0]
+        if not labels:
+            return cls(source, image, None, [])
+        named = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
+        if named:
+            label = next((key for key in LABELS if key in named), named[0])
+            return cls(source, image, label, list(features[label].names))
+        numbers = [key for key in LABELS if "int" in str(getattr(features.get(key), "dtype", ""))]
+        if numbers:
+            return cls(source, image, numbers[0], None)
+        log.warning("%s has no column of labels among %s: without labels.", source, list(features))
+        return cls(source, image, None, [])
+
+    def encoded(self, data: Any) -> Any:
+        """These columns, the images as the bytes they are stored as: decoding is done here."""
+        kept = [self.image] if self.label is None else [self.image, self.label]
+        undecoded = _library(self.source).Image(decode=False)
+        return data.select_columns(kept).cast_column(self.image, undecoded)
+
+    def picture_of(self, row: Any, name: str = "") -> Image.Image:
+        content, path = row[self.image]["bytes"], row[self.image]["path"]
+        if content is not None:
+            return open_image(content, path or name or self.source)
+        if path and Path(path).is_file():
+            return open_image(path)
+        # A file of its own on the hub, which the library knows how to fetch.
+        with _one_sentence(name or self.source):
+            return _library(self.source).Image().decode_example(row[self.image])
+
+    def label_of(self, row: Any) -> int:
+        value = None if self.label is None else row[self.label]
+        return -1 if value is None else int(value)
+
+    def rows(self, data: Any) -> tuple[Any, np.ndarray]:
+        """Undecoded examples by index, and their labels; the first 2,000 of a stream."""
+        rows = self.encoded(data)
+        with _one_sentence(self.source):
+            if not hasattr(data, "num_rows"):
+                rows = list(islice(rows, MAX_HELD_OUT))
+                labels = [self.label_of(row) for row in rows]
+            elif self.label is None:
+                labels = [-1] * len(rows)
+            else:
+                values = data.select_columns([self.label])[:][self.label]
+                labels = [-1 if value is None else value for value in values]
+        return rows, np.array(labels, dtype=np.int64)
 
 
 @sources.register("hub")
@@ -67,23 +126,24 @@ def open_hub(config: DataConfig, rest: str) -> list[ImageSet]:
             f"{name} has the splits {sorted(parts)} and none called 'train'; only sets with "
             "that split, or with a single one, can be used."
         )
-    columns = _columns(parts[train], name)
-    if not config.labels:
-        columns = columns._replace(label=None, classes=[])
+    columns = _Columns.of(parts[train], name, config.labels)
     if config.streaming:
         first: ImageSet = _open_streamed(parts[train], columns, config, train)
     else:
-        rows, labels = _rows(parts[train], columns, name)
-        first = _set_of_rows(rows, labels, columns, config)
-    held_out = _held_out([parts[split] for split in tests], columns, name)
-    if held_out:
+        first = _set_of_rows(*columns.rows(parts[train]), columns, config)
+    if held_out := _held_out([parts[split] for split in tests], columns):
         alike = replace(config, image_size=first.image_size, channels=first.channels)
-        return [first, _set_of_rows(*held_out, columns, alike, first.classes)]
-    return [first, _nothing_like(first)] if config.streaming else [first]
+        return [first, _set_of_rows(*held_out, columns._replace(classes=first.classes), alike)]
+    if not config.streaming:
+        return [first]
+    log.warning("%s has no split to test on: accuracy will not be measured.", name)
+    blank = np.zeros((1, first.image_size, first.image_size, first.channels), dtype=np.uint8)
+    one = ImageSet.from_arrays(blank, classes=first.classes, name=name)
+    return [first, one.subset(np.arange(0))]
 
 
 def _load(name: str, path: str, subset: str | None, streaming: bool) -> Any:
-    """All splits of a set: a dictionary of the library's data sets."""
+    """All splits of a set, a dictionary of the library's; says what it is about to download."""
     datasets = _library(name)
     local = Path(path).expanduser()
     # Beside the other data if the user said where that is, else where the library always puts it.
@@ -92,20 +152,14 @@ def _load(name: str, path: str, subset: str | None, streaming: bool) -> Any:
         if local.is_dir():
             path = str(local)
         elif is_main():
-            _announce(
-                datasets.load_dataset_builder(path, subset, cache_dir=cache), name, streaming
-            )
+            builder = datasets.load_dataset_builder(path, subset, cache_dir=cache)
+            size = builder.info.download_size
+            large = megabytes(size) if size else "of unknown size"
+            if streaming:
+                log.info("Streaming %s (%s in all): read as needed, none of it kept.", name, large)
+            elif not Path(builder.cache_dir).exists():
+                log.info("Downloading %s (%s) to %s.", name, large, builder.cache_dir)
         return datasets.load_dataset(path, subset, streaming=streaming, cache_dir=cache)
-
-
-def _announce(builder: Any, name: str, streaming: bool) -> None:
-    """Say what is about to be downloaded, and how large it is."""
-    size = builder.info.download_size
-    large = megabytes(size) if size else "of unknown size"
-    if streaming:
-        log.info("Streaming %s (%s in all): read as needed, none of it kept.", name, large)
-    elif not Path(builder.cache_dir).exists():
-        log.info("Downloading %s (%s) to %s.", name, large, builder.cache_dir)
 
 
 def _library(name: str) -> Any:
@@ -133,78 +187,11 @@ def _one_sentence(name: str) -> Iterator[None]:
         ) from None
 
 
-def _columns(data: Any, name: str) -> _Columns:
-    datasets = _library(name)
-    features = data.features
-    if features is None:
-        raise DataError(
-            f"{name} does not say what its columns are before it is read; "
-            "set data.streaming=false."
-        )
-    images = [key for key, kind in features.items() if isinstance(kind, datasets.Image)]
-    if not images:
-        raise DataError(
-            f"{name} has no column of images; its columns are "
-            + ", ".join(f"{key} ({type(kind).__name__})" for key, kind in features.items())
-            + "."
-        )
-    image = "image" if "image" in images else images[0]
-    named = [key for key, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
-    if named:
-        label = next((key for key in LABELS if key in named), named[0])
-        return _Columns(image, label, list(features[label].names))
-    numbers = [key for key in LABELS if "int" in str(getattr(features.get(key), "dtype", ""))]
-    if numbers:
-        return _Columns(image, numbers[0], None)
-    log.warning("%s has no column of labels among %s: without labels.", name, list(features))
-    return _Columns(image, None, [])
-
-
-def _encoded(data: Any, columns: _Columns, name: str) -> Any:
-    """The two columns, the images as the bytes they are stored as: decoding is done here."""
-    kept = [columns.image] if columns.label is None else [columns.image, columns.label]
-    undecoded = _library(name).Image(decode=False)
-    return data.select_columns(kept).cast_column(columns.image, undecoded)
-
-
-def _picture(row: Any, column: str, name: str) -> Image.Image:
-    content, path = row[column]["bytes"], row[column]["path"]
-    if content is not None:
-        return open_image(content, path or name)
-    if path and Path(path).is_file():
-        return open_image(path)
-    # A file of its own on the hub, which the library knows how to fetch.
-    with _one_sentence(name):
-        return _library(name).Image().decode_example(row[column])
-
-
-def _label(row: Any, column: str | None) -> int:
-    value = None if column is None else row[column]
-    return -1 if value is None else int(value)
-
-
-def _rows(data: Any, columns: _Columns, name: str) -> tuple[Any, np.ndarray]:
-    """Undecoded examples by index, and their labels; the first 2,000 of a stream."""
-    rows = _encoded(data, columns, name)
-    with _one_sentence(name):
-        if not hasattr(data, "num_rows"):
-            rows = list(islice(rows, MAX_HELD_OUT))
-            labels = [_label(row, columns.label) for row in rows]
-        elif columns.label is None:
-            labels = [-1] * len(rows)
-        else:
-            values = data.select_columns([columns.label])[:][columns.label]
-            labels = [-1 if value is None else value for value in values]
-    return rows, np.array(labels, dtype=np.int64)
-
-
-def _held_out(
-    candidates: list[Any], columns: _Columns, name: str
-) -> tuple[Any, np.ndarray] | None:
+def _held_out(candidates: list[Any], columns: _Columns) -> tuple[Any, np.ndarray] | None:
     """The first split that has labels, as those of a test split are often kept secret."""
     found = None
     for data in candidates:
-        rows, labels = _rows(data, columns, name)
+        rows, labels = columns.rows(data)
         if len(labels) and (columns.label is None or labels.max() >= 0):
             return rows, labels
         if len(labels) and found is None:
@@ -212,18 +199,10 @@ def _held_out(
     return found
 
 
-def _set_of_rows(
-    rows: Any,
-    labels: np.ndarray,
-    columns: _Columns,
-    config: DataConfig,
-    classes: list[str] | None = None,
-) -> ImageSet:
-    """Examples by index; `classes` are those of the training images, for test images."""
-    name = config.source
+def _set_of_rows(rows: Any, labels: np.ndarray, columns: _Columns, config: DataConfig) -> ImageSet:
+    name, classes = config.source, columns.classes
     if len(labels) == 0:
         raise DataError(f"{name} has no images.")
-    classes = columns.classes if classes is None else classes
     if classes is None:
         classes = [str(number) for number in range(labels.max() + 1)]
     if labels.min() < -1 or labels.max() >= len(classes):
@@ -235,7 +214,7 @@ def _set_of_rows(
         return f"{name}[{index}]"
 
     def picture(index: int) -> Image.Image:
-        return _picture(rows[index], columns.image, name_of(index))
+        return columns.picture_of(rows[index], name_of(index))
 
     return set_of_pictures(name, picture, labels, classes, config, name_of)
 
@@ -247,8 +226,7 @@ def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str)
             f"The labels of {name} are numbers without names, which cannot be counted while "
             "streaming; set data.labels=false or data.streaming=false."
         )
-    rows = _encoded(data, columns, name)
-    picture = partial(_picture, column=columns.image, name=name)
+    rows = columns.encoded(data)
 
     def examples(rng: np.random.Generator) -> Iterator[Any]:
         # Not by the library's own shuffle: its order depends on the library's version.
@@ -261,7 +239,7 @@ def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str)
         first = next(iter(rows), None)
     if first is None:
         raise DataError(f"{name} has no images.")
-    image_size, channels = shape_of(picture(first), f"{name}[0]", config)
+    image_size, channels = shape_of(columns.picture_of(first), f"{name}[0]", config)
     splits = data.info.splits or {}
     size = splits[split].num_examples or 0 if split in splits else 0
     return StreamedSet(
@@ -273,16 +251,6 @@ def _open_streamed(data: Any, columns: _Columns, config: DataConfig, split: str)
         image_size=image_size,
         channels=channels,
         stream=Stream(name, examples, size),
-        size=size,
-        picture=picture,
-        label=partial(_label, column=columns.label),
+        picture=columns.picture_of,
+        label=columns.label_of,
     )
-
-
-def _nothing_like(data: ImageSet) -> ImageSet:
-    """No images, where a streamed set has none to test on."""
-    log.warning("%s has no split to test on: accuracy will not be measured.", data.name)
-    shape = (1, data.image_size, data.image_size, data.channels)
-    blank = np.zeros(shape, dtype=np.uint8)
-    one = ImageSet.from_arrays(blank, classes=data.classes, name=data.name)
-    return one.subset(np.arange(0))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egc.config import Config, DataConfig
-from egc.data.files import check_place
+from egc.data.files import check_place, replaced
 from egc.data.imageset import ImageSet
 from egc.data.sources import described
 from egc.distributed import is_main, share, wait_for_all
@@ -67,7 +67,7 @@ def encode_parts(
     shape = {"image_size": first.image_size, "channels": first.channels}
     config = settle_codec(config.replace(data=shape))
     codec = LatentCodec(config.codec, first.channels, first.image_size).to(device)
-    names = ["all"] if len(parts) == 1 else ["train", "test"]
+    named = dict(zip(["all"] if len(parts) == 1 else ["train", "test"], parts, strict=True))
     index: dict[str, Any] = {
         "format": FORMAT,
         "source": first.name,
@@ -77,38 +77,39 @@ def encode_parts(
         **shape,
         "flip": flip,
         "shard_images": shard_images,
-        "parts": {name: len(part) for name, part in zip(names, parts, strict=True)},
+        "parts": {name: len(part) for name, part in named.items()},
         "classes": first.classes,
     }
     check_place(out, _read_index(out) if (out / INDEX).exists() else None, index, "latents")
-    jobs = [
-        (out / f"{name}-{number:05d}.npy", part, np.arange(start, end))
-        for name, part in zip(names, parts, strict=True)
-        for number, start in enumerate(range(0, len(part), shard_images))
-        for end in [min(start + shard_images, len(part))]
+    shards = [
+        (out / f"{name}-{number:05d}.npy", part, rows)
+        for name, part in named.items()
+        for number, rows in enumerate(_shards(len(part), shard_images))
     ]
     if is_main():
-        out.mkdir(parents=True, exist_ok=True)
-        _write_json(out / INDEX, {**index, "complete": False})
-        for name, part in zip(names, parts, strict=True):
+        _write_index(out, {**index, "complete": False})
+        for name, part in named.items():
             np.save(out / f"{name}-labels.npy", part.labels)
     wait_for_all()
-    mine = share(jobs)
+    mine = share(shards)
     images = sum(len(rows) for *_, rows in mine)
     with progress_line("Encoding", images, show=progress and is_main()) as line:
         for path, part, rows in mine:
             if path.exists():
                 line.advance(len(rows))
                 continue
-            temporary = path.with_suffix(".tmp")
-            with temporary.open("wb") as file:
+            with replaced(path) as file:
                 np.save(file, np.concatenate(list(_encoded(codec, part, rows, flip, line))))
-            temporary.replace(path)
     wait_for_all()
     if is_main():
-        _write_json(out / INDEX, {**index, "complete": True})
+        _write_index(out, {**index, "complete": True})
     wait_for_all()
     return index
+
+
+def _shards(count: int, size: int) -> list[np.ndarray]:
+    """The images of each file."""
+    return [np.arange(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def _encoded(
@@ -117,11 +118,10 @@ def _encoded(
     """float16 (n, twins, C, h, w), a few images at a time."""
     import torch
 
-    from egc.codec import PIXELS_AT_ONCE, pixels_of
+    from egc.codec import at_once, pixels_of
 
-    at_once = max(1, PIXELS_AT_ONCE // part.image_size**2)
-    for start in range(0, len(rows), at_once):
-        pixels = pixels_of(part.images(rows[start : start + at_once])).to(codec.device)
+    for some in _shards(len(rows), at_once(part.image_size)):
+        pixels = pixels_of(part.images(rows[some])).to(codec.device)
         with torch.no_grad():
             twins = [codec.raw(pixels)] + ([codec.raw(pixels.flip(-1))] if flip else [])
         latents = torch.stack(twins, dim=1).cpu()
@@ -134,10 +134,9 @@ def _encoded(
         yield latents.half().numpy()
 
 
-def _write_json(path: Path, table: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(table, indent=2) + "\n")
-    temporary.replace(path)
+def _write_index(out: Path, index: dict[str, Any]) -> None:
+    with replaced(out / INDEX) as file:
+        file.write(json.dumps(index, indent=2).encode() + b"\n")
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -169,23 +168,18 @@ def open_latents(path: Path) -> list[ImageSet]:
             f"The latents in {str(path)!r} are not complete; run the same `egc codec encode` "
             "again."
         )
-    parts = []
-    for name, count in index["parts"].items():
-        labels = np.load(path / f"{name}-labels.npy")
-        parts.append(
-            ImageSet(
-                name=f"latents:{path}",
-                read=_Reader(path, name, count, index),
-                indices=np.arange(count),
-                labels=labels,
-                classes=index["classes"],
-                image_size=index["image_size"],
-                channels=index["channels"],
-                autoencoder=index["autoencoder"],
-                twins=count if index["flip"] else 0,
-            )
+    shared = {key: index[key] for key in ("classes", "image_size", "channels", "autoencoder")}
+    return [
+        ImageSet(
+            name=f"latents:{path}",
+            read=_Reader(path, name, count, index),
+            indices=np.arange(count),
+            labels=np.load(path / f"{name}-labels.npy"),
+            twins=count if index["flip"] else 0,
+            **shared,
         )
-    return parts
+        for name, count in index["parts"].items()
+    ]
 
 
 class _Reader:
@@ -195,12 +189,11 @@ class _Reader:
         self.count = count
         self.size = index["shard_images"]
         self.shape = tuple(index["shape"])
-        files = [path / f"{name}-{i:05d}.npy" for i in range(-(-count // self.size))]
         twins = 2 if index["flip"] else 1
-        self.shards = []
-        for number, file in enumerate(files):
-            rows = min(self.size, count - number * self.size)
-            self.shards.append(_open_shard(file, (rows, twins, *self.shape)))
+        self.shards = [
+            _open_shard(path / f"{name}-{number:05d}.npy", (len(rows), twins, *self.shape))
+            for number, rows in enumerate(_shards(count, self.size))
+        ]
 
     def __call__(self, indices: np.ndarray) -> np.ndarray:
         twin, place = np.divmod(indices, self.count)
