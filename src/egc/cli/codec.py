@@ -17,36 +17,32 @@ from egc.cli.base import (
 )
 from egc.errors import ConfigError
 
+SEE = "see egc codec --help"
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     from egc.training.recipe import Recipe
 
     actions = parser.add_subparsers(dest="action", metavar="train|encode", required=True)
-    train = actions.add_parser("train", help="an autoencoder for your images")
+    # What every verb has can be said after the action too.
+    both = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    both.add_argument("--out", required=True, metavar="DIR", help="where the result goes")
+    both.add_argument("--import", dest="imports", action="append", metavar="MODULE", help=SEE)
+    both.add_argument("--json", action="store_true", help=SEE)
+    both.add_argument("--debug", action="store_true", help=SEE)
+
+    train = actions.add_parser("train", parents=[both], help="an autoencoder for your images")
     train.add_argument("source", metavar="SOURCE", help="a data.source, such as folder:photos")
-    train.add_argument("--out", required=True, metavar="DIR", help="where the autoencoder goes")
     settings_argument(train, "data.KEY=VALUE")
     add_options(train, Recipe, title="recipe")
 
-    encode = actions.add_parser("encode", help="a data set becomes latents, once")
-    encode.add_argument(
-        "preset", metavar="PRESET|FILE.toml", help="which data and which autoencoder"
-    )
-    encode.add_argument("--out", required=True, metavar="DIR", help="where the latents go")
+    encode = actions.add_parser("encode", parents=[both], help="a data set becomes latents, once")
+    what = "which data and which autoencoder"
+    encode.add_argument("preset", metavar="PRESET|FILE.toml", help=what)
     settings_argument(encode)
     encode.add_argument("--flip", action="store_true", help="store mirrored twins too (no)")
-    encode.add_argument(
-        "--shard", type=int, default=4096, metavar="N", help="images a file (4096)"
-    )
-    for action in (train, encode):  # what every verb has, also after the action
-        action.add_argument(
-            "--import", dest="imports", action="append", default=argparse.SUPPRESS,
-            metavar="MODULE", help="a module or file of your own",
-        )  # fmt: skip
-        for flag in ("--json", "--debug"):
-            action.add_argument(
-                flag, action="store_true", default=argparse.SUPPRESS, help="see egc codec --help"
-            )
+    shard = "images a file (%(default)s)"
+    encode.add_argument("--shard", type=int, default=4096, metavar="N", help=shard)
 
 
 def _run(args: argparse.Namespace) -> Result:

@@ -110,19 +110,17 @@ def check_sum(path: Path, file: Remote) -> None:
     with path.open("rb") as content:
         found = hashlib.file_digest(content, _md5).hexdigest()
     if found != file.md5:
-        raise DataError(
-            f"{str(path)!r} is damaged or incomplete: its MD5 sum is {found}, that of the "
-            f"official file {file.md5}; delete it to download it again, or put a whole one there."
-        )
+        raise damaged(path, f"its MD5 sum is {found}, that of the official file {file.md5}")
 
 
-def check_size(where: str, found: int, expected: int) -> None:
+def check_size(path: Path, found: int, expected: int) -> None:
     """Refuse a file that is cut short or too long."""
     if found != expected:
-        raise DataError(
-            f"{where!r} has {found:,} bytes instead of {expected:,}: it was not downloaded or "
-            "unpacked to the end; get it again."
-        )
+        raise damaged(path, f"it has {found:,} bytes instead of {expected:,}")
+
+
+def damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{str(path)!r} is damaged or incomplete: {why}; delete it and get it again.")
 
 
 def local_folder(name: str, folders: Iterable[str], layout: str) -> Path:

@@ -53,30 +53,16 @@ def read_images(images: Any, image_size: int, channels: int) -> np.ndarray:
     A path to a directory stands for all images in it. An array is (H, W), (H, W, C) or
     (N, H, W, C). If some cannot be read, one `UnreadableError` names all of them.
     """
-    pixels, _, unreadable = _read(images, image_size, channels)
-    if unreadable:
-        raise UnreadableError.of(unreadable)
-    return pixels
+    return read_readable_images(images, image_size, channels, skip=False)[0]
 
 
 def read_readable_images(
-    images: Any, image_size: int, channels: int
+    images: Any, image_size: int, channels: int, skip: bool = True
 ) -> tuple[np.ndarray, list[int]]:
     """The same without the images that cannot be read, of which a warning says how many.
 
     Gives uint8 (n, S, S, C), and the positions of these n among all the images.
     """
-    pixels, kept, unreadable = _read(images, image_size, channels)
-    if not kept:
-        raise UnreadableError.of(unreadable)
-    report_skipped(unreadable, len(kept) + len(unreadable))
-    return pixels, kept
-
-
-def _read(
-    images: Any, image_size: int, channels: int
-) -> tuple[np.ndarray, list[int], list[UnreadableError]]:
-    """Pixels of the readable images, their positions, and what is wrong with the others."""
     pixels, notes, kept, unreadable = [], [], [], []
     for position, found in enumerate(_flat(images)):
         try:
@@ -88,11 +74,13 @@ def _read(
         pixels.append(fitted)
         notes.append(done)
         kept.append(position)
-    if not (kept or unreadable):
+    if unreadable and not (skip and kept):
+        raise UnreadableError.of(unreadable)
+    if not kept:
         raise DataError("There is no image to look at.")
     report_conversions(notes)
-    shape = (len(pixels), image_size, image_size, channels)
-    return np.array(pixels, dtype=np.uint8).reshape(shape), kept, unreadable
+    report_skipped(unreadable, len(kept) + len(unreadable))
+    return np.stack(pixels), kept
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -160,25 +148,25 @@ def report_skipped(unreadable: Sequence[UnreadableError], count: int) -> None:
 
 
 def _convert(picture: Image.Image, mode: str) -> Image.Image:
-    if picture.mode.startswith("I;16") or picture.mode == "I":
+    if picture.mode.startswith("I"):
         # PIL would cut 16-bit values off at 255 instead of scaling them.
         values = np.asarray(picture).astype(np.uint32) >> 8
         return Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert(mode)
     if "A" in picture.mode or "transparency" in picture.info:
-        picture = picture.convert("RGBA")
         white = Image.new("RGBA", picture.size, "white")
-        picture = Image.alpha_composite(white, picture)
+        picture = Image.alpha_composite(white, picture.convert("RGBA"))
     return picture.convert(mode)
 
 
 def _flat(images: Any) -> Iterable[Image.Image | Path]:
     if isinstance(images, Image.Image):
         yield images
+    elif isinstance(images, str | Path) and not Path(images).is_dir():
+        yield Path(images)
     elif isinstance(images, str | Path):
-        path = Path(images)
-        files = image_files(path) if path.is_dir() else [path]
+        files = image_files(Path(images))
         if not files:
-            raise DataError(f"There are no images in {str(path)!r}.")
+            raise DataError(f"There are no images in {str(images)!r}.")
         yield from files
     elif isinstance(images, np.ndarray):
         yield from map(picture_of, _checked(images))

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.files import Remote, check_size, check_sum, find, found_or_fetched
+from egc.data.files import Remote, check_size, check_sum, damaged, find, found_or_fetched
 from egc.data.imageset import ImageSet
 from egc.data.reader import Arrays, sets_of_arrays
 from egc.data.sources import described
-from egc.errors import DataError
 from egc.registry import sources
 
 SIDE = 32
@@ -127,17 +126,15 @@ def _read(spec: Cifar, path: Path) -> list[Arrays]:
     rows = {f"{name}{suffix}": rows for name, rows in (spec.train | spec.test).items()}
     found: dict[str, Arrays] = {}
     for name, content in _contents(path, rows):
-        where = f"{path}/{name}"
-        planes, labels = read(content, rows[name], spec, where)
-        if labels.min() < 0 or labels.max() >= len(spec.classes):
-            raise DataError(
-                f"{where!r} is damaged: it has labels {labels.min()} to {labels.max()}, but "
-                f"there are {len(spec.classes)} classes; get it again."
-            )
+        planes, labels = read(content, rows[name], spec, path / name)
+        low, high, count = labels.min(), labels.max(), len(spec.classes)
+        if low < 0 or high >= count:
+            why = f"it has labels {low} to {high}, but there are {count} classes"
+            raise damaged(path / name, why)
         images = planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
         found[name] = np.ascontiguousarray(images), labels.astype(np.int64)
     if lacking := rows.keys() - found:
-        raise DataError(f"{str(path)!r} has no file {min(lacking)!r}; unpack the archive again.")
+        raise damaged(path, f"it has no file {min(lacking)!r}")
     files = [found[name] for name in rows]
     parts = [
         zip(*some, strict=True) for some in (files[: len(spec.train)], files[len(spec.train) :])
@@ -159,29 +156,25 @@ def _contents(path: Path, names: Collection[str]) -> Iterator[tuple[str, bytes]]
                 yield name, content.read()
 
 
-def _binary_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
+def _binary_rows(content: bytes, rows: int, spec: Cifar, path: Path) -> Arrays:
     """Pixels (rows, 3072) and labels (rows,)."""
     width = spec.label_bytes + PIXELS
-    check_size(where, len(content), rows * width)
+    check_size(path, len(content), rows * width)
     table = np.frombuffer(content, dtype=np.uint8).reshape(rows, width)
     return table[:, spec.label_bytes :], table[:, spec.label_bytes - 1]
 
 
-def _python_rows(content: bytes, rows: int, spec: Cifar, where: str) -> Arrays:
+def _python_rows(content: bytes, rows: int, spec: Cifar, path: Path) -> Arrays:
     """Pixels (rows, 3072) and labels (rows,)."""
     try:
         # Python 2 wrote the keys as bytes, which an encoding turns into text.
         table = dict(_Unpickler(io.BytesIO(content), encoding="latin1").load())
         images, labels = np.asarray(table["data"]), np.asarray(table[spec.label_key])
     except (pickle.UnpicklingError, EOFError, KeyError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{where!r} is not a CIFAR file, or not a complete one ({error}); get it again."
-        ) from None
+        raise damaged(path, str(error)) from None
     if images.shape != (rows, PIXELS) or labels.shape != (rows,) or images.dtype != np.uint8:
-        raise DataError(
-            f"{where!r} has {images.dtype} images of shape {images.shape} and {labels.size} "
-            f"labels instead of uint8, {(rows, PIXELS)} and {rows}; get it again."
-        )
+        found = f"{images.dtype} images of {images.shape} and {labels.size} labels"
+        raise damaged(path, f"it has {found} instead of uint8, {(rows, PIXELS)} and {rows}")
     return images, labels
 
 

@@ -14,17 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.files import Remote, check_size, data_home, found_or_fetched
+from egc.data.files import Remote, check_size, damaged, data_home, found_or_fetched
 from egc.data.imageset import ImageSet
 from egc.data.reader import Arrays, sets_of_arrays
 from egc.data.sources import described
-from egc.errors import DataError
 from egc.registry import sources
 
 MAGIC = {1: 0x801, 3: 0x803}
 """dimensions of an array of bytes -> what its file begins with"""
 DEBIAN = Path("/usr/share/datasets")
 """where Debian's package dataset-fashion-mnist puts its files"""
+TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
+"""where torchvision does"""
+Sum = tuple[str, str, int]
+"""name, MD5 sum and size of a packed file"""
 
 MNIST_SERVER = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FASHION_SERVER = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -50,32 +53,25 @@ FASHION_CLASSES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sanda
 @described(image_size=SIDE, channels=1, classes=MNIST_CLASSES)
 def open_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 handwritten digits of 28x28 pixels, grey (LeCun et al. 1998); [train, test]."""
-    return _open("mnist", "MNIST", MNIST_SERVER, MNIST_SUMS, MNIST_CLASSES, config)
+    return _open("mnist", MNIST_SERVER, MNIST_SUMS, MNIST_CLASSES, config)
 
 
 @sources.register("fashion-mnist")
 @described(image_size=SIDE, channels=1, classes=FASHION_CLASSES)
 def open_fashion_mnist(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """70,000 garments of 28x28 pixels in 10 classes, grey (Xiao et al. 2017); [train, test]."""
-    return _open(
-        "fashion-mnist", "FashionMNIST", FASHION_SERVER, FASHION_SUMS, FASHION_CLASSES, config
-    )
+    return _open("fashion-mnist", FASHION_SERVER, FASHION_SUMS, FASHION_CLASSES, config)
 
 
 def _open(
-    name: str,
-    torchvision: str,
-    server: str,
-    sums: Iterable[tuple[str, str, int]],
-    classes: list[str],
-    config: DataConfig,
+    name: str, server: str, sums: Iterable[Sum], classes: list[str], config: DataConfig
 ) -> list[ImageSet]:
     files = [
         Remote(f"{server}{file}.gz", f"{name}/{file}.gz", md5, size) for file, md5, size in sums
     ]
 
     def look() -> list[Path] | None:
-        folders = [data_home() / name, data_home() / torchvision / "raw", DEBIAN / name]
+        folders = [data_home() / name, data_home() / TORCHVISION[name], DEBIAN / name]
         if data_home().name == name:
             # Both sets call their files the same: a directory must say which one it has.
             folders.insert(0, data_home())
@@ -101,14 +97,11 @@ def _read(path: Path) -> np.ndarray:
         if path.suffix == ".gz":
             content = gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{str(path)!r} cannot be unpacked ({error}); get it again.") from None
+        raise damaged(path, f"it cannot be unpacked ({error})") from None
     dimensions = 3 if "idx3" in path.name else 1
     head = 4 * (1 + dimensions)
     magic, *shape = struct.unpack(f">{1 + dimensions}I", content[:head].ljust(head, b"\0"))
     if magic != MAGIC[dimensions]:
-        raise DataError(
-            f"{str(path)!r} is not an idx file of {dimensions} dimensions: it begins with "
-            f"{magic:#x} and not with {MAGIC[dimensions]:#x}; get it again."
-        )
-    check_size(str(path), len(content), head + int(np.prod(shape)))
+        raise damaged(path, f"it begins with {magic:#x} and not with {MAGIC[dimensions]:#x}")
+    check_size(path, len(content), head + int(np.prod(shape)))
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
