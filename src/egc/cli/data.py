@@ -39,19 +39,16 @@ def _run(args: argparse.Namespace) -> Result:
     train = splits.train
     if args.out and train.autoencoder is not None:
         raise ConfigError("Stored latents are no pictures; leave out --out.")
-    data: dict[str, Any] = {
-        "source": args.source,
-        **{f"{name}_images": len(part) for name, part in splits._asdict().items()},
-        "image_size": train.image_size,
-        "channels": train.channels,
-        "classes": train.classes,
-    }
-    counts = ", ".join(f"{len(part):,} {name}" for name, part in splits._asdict().items())
-    size, some = train.image_size, ", ".join(train.classes[:10])
-    more = ", ..." if len(train.classes) > 10 else ""
+    counts = {name: len(part) for name, part in splits._asdict().items()}
+    shape = {"image_size": train.image_size, "channels": train.channels}
+    data: dict[str, Any] = {"source": args.source, **shape, "classes": train.classes}
+    data |= {f"{name}_images": count for name, count in counts.items()}
+    size, colours = train.image_size, "grey" if train.channels == 1 else "colour"
+    names = ", ".join(train.classes[:10]) + (", ..." if len(train.classes) > 10 else "")
     text = (
-        f"images   {counts}\nsize     {size}x{size}, {'grey' if train.channels == 1 else 'colour'}"
-        f"\nclasses  {f'{len(train.classes)}: {some}{more}' if some else 'none'}"
+        f"images   {', '.join(f'{count:,} {name}' for name, count in counts.items())}\n"
+        f"size     {size}x{size}, {colours}\n"
+        f"classes  {f'{len(train.classes)}: {names}' if names else 'none'}"
     )
     if args.out:
         from egc.cli.base import write_picture
@@ -74,10 +71,10 @@ def _listed() -> Result:
     home, forms = str(data_home()), source_forms()
     named = [form for form in forms if ":" not in form]
     others = [form for form in forms if ":" in form]
-    text = [f"named sets, looked for in {home} (EGC_DATA):", *lines(named)]
-    text += ["others:", *lines(others)]
+    title = f"named sets, looked for in {home} (EGC_DATA):"
+    text = "\n".join([title, *lines(named), "others:", *lines(others)])
     found = {"home": home, "named": named, "others": others}
-    return Result(found, "\n".join(text), command("data", "digits", "--out", "digits.png"))
+    return Result(found, text, command("data", "digits", "--out", "digits.png"))
 
 
 def _next(args: argparse.Namespace) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar
 from urllib.request import urlopen
@@ -40,6 +41,11 @@ class Remote(NamedTuple):
 def data_home() -> Path:
     """The directory all data is looked for in and downloaded to: EGC_DATA, or ~/.cache/egc."""
     return Path(os.environ.get("EGC_DATA") or "~/.cache/egc").expanduser()
+
+
+def asset(name: str) -> bytes:
+    """A file that ships with the package."""
+    return (resources.files("egc.data") / "assets" / name).read_bytes()
 
 
 def find(*names: str) -> Path | None:

@@ -54,13 +54,12 @@ class ImageSet:
         images = np.asarray(images)
         if images.ndim == 3:
             images = images[..., None]
-        if images.ndim != 4 or images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
+        square = images.ndim == 4 and images.shape[1] == images.shape[2]
+        if not (square and len(images) and images.shape[3] in (1, 3) and images.dtype == np.uint8):
             raise DataError(
-                "Images are a uint8 array of shape (N, H, W, C) with C = 1 or 3; "
-                f"got {images.dtype} of shape {images.shape}."
+                "Images are a uint8 array of shape (N, H, W, C), at least one, square and with "
+                f"C = 1 or 3; got {images.dtype} of shape {images.shape}."
             )
-        if len(images) == 0 or images.shape[1] != images.shape[2]:
-            raise DataError(f"Images must be square and at least one; got shape {images.shape}.")
         indices, names = _indexed(labels, len(images), classes)
         return cls(
             name=name,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from egc.config import DataConfig
-from egc.data.files import Remote, check_size, check_sum, damaged, find, found_or_fetched
+from egc.data.files import Remote, asset, check_size, check_sum, damaged, find, found_or_fetched
 from egc.data.imageset import ImageSet
 from egc.data.reader import Arrays, sets_of_arrays
 from egc.data.sources import described
@@ -27,18 +27,6 @@ from egc.registry import sources
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
 SERVER = "https://www.cs.toronto.edu/~kriz/"
-
-_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
-_CIFAR100 = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
-camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile
-cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp
-lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree
-orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum
-rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
-squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train
-trout tulip turtle wardrobe whale willow_tree wolf woman worm
-"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ def _archive(name: str, md5: str, size: int) -> Remote:
 
 CIFAR10 = Cifar(
     name="cifar10",
-    classes=_CIFAR10.split(),
+    classes=asset("cifar10_classes.txt").decode().split(),
     train={f"data_batch_{i}": 10_000 for i in range(1, 6)},
     test={"test_batch": 10_000},
     label_bytes=1,
@@ -80,7 +68,7 @@ CIFAR10 = Cifar(
 )
 CIFAR100 = Cifar(
     name="cifar100",
-    classes=_CIFAR100.split(),
+    classes=asset("cifar100_classes.txt").decode().split(),
     train={"train": 50_000},
     test={"test": 10_000},
     label_bytes=2,

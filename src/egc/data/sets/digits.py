@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from importlib import resources
+import io
 
 import numpy as np
 
 from egc.config import DataConfig
+from egc.data.files import asset
 from egc.data.imageset import ImageSet
 from egc.data.reader import sets_of_arrays
 from egc.data.sources import described
@@ -19,7 +20,5 @@ CLASSES = [str(digit) for digit in range(10)]
 @described(image_size=8, channels=1, classes=CLASSES)
 def open_digits(config: DataConfig, rest: None = None) -> list[ImageSet]:
     """1,797 handwritten digits of 8x8 pixels, grey, which ship with the package; [all]."""
-    with (resources.files("egc.data") / "assets" / "digits.npz").open("rb") as file:
-        arrays = np.load(file)
-        parts = [(arrays["images"], arrays["labels"])]
-    return sets_of_arrays("digits", parts, CLASSES, config)
+    arrays = np.load(io.BytesIO(asset("digits.npz")))
+    return sets_of_arrays("digits", [(arrays["images"], arrays["labels"])], CLASSES, config)

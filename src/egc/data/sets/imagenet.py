@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 from egc.config import DataConfig
-from egc.data.files import local_folder
+from egc.data.files import asset, local_folder
 from egc.data.imageset import ImageSet
 from egc.data.sets.folder import open_folder, read_folder
 from egc.data.sources import described
@@ -20,8 +19,7 @@ CELEBAHQ = ("celebahq", "celeba-hq", "celeba_hq", "CelebAMask-HQ/CelebA-HQ-img")
 
 def class_names() -> dict[str, str]:
     """WordNet id -> readable name of the 1,000 classes, in their official order."""
-    asset = resources.files("egc") / "data" / "assets" / "imagenet_classes.txt"
-    lines = asset.read_text(encoding="utf-8").splitlines()
+    lines = asset("imagenet_classes.txt").decode().splitlines()
     return dict(line.split("\t") for line in lines)
 
 
