@@ -1,4 +1,4 @@
-"""The table of presets in the README: what each sees, its parameters and its cost.
+"""The table of presets in docs/presets.md: what each sees, its parameters and its cost.
 
     python benchmarks/presets.py
 
@@ -9,26 +9,17 @@ image, a multiply-add counting two; a training step and a sampling step are mult
 
 from __future__ import annotations
 
-from egc.config import UNLABELLED, Config, list_presets
+from egc.config import Config, list_presets
 from egc.model import Model
+from egc.training.cost import estimate
 
-# Side and channels of the images, and number of classes, of the data that a preset names.
-IMAGES = {"digits": (8, 1), "fashion-mnist": (28, 1)}
-CLASSES = {"imagenet": 1000, "cifar100": 100}
 HEAD = "| preset | the network sees | labels | parameters | MFLOP an image | steps x batch |"
 
 
 def on_meta(name: str) -> Model:
     """A preset's model with the shape of its data filled in, without weights."""
-    config = Config.load(name)
-    side, channels = IMAGES.get(config.data.source, (32, 3))
-    data = {
-        "image_size": config.data.image_size or side,
-        "channels": config.data.channels or channels,
-    }
-    labels = config.data.labels and config.objective.kind not in UNLABELLED
-    classes = CLASSES.get(config.data.source, 10) if labels else 0
-    return Model.build(config.replace(data=data), [str(i) for i in range(classes)], device="meta")
+    found = estimate(Config.load(name))
+    return Model.build(found.config, [str(i) for i in range(found.classes)], device="meta")
 
 
 def row(name: str) -> str:
