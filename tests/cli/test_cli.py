@@ -158,7 +158,7 @@ def test_train_on_a_folder_resumes_and_is_used(capsys, photo_folder, tmp_path):
         (["train", "digits", "--run", "r", "--set", "train.stepz=1"], "'train.steps'"),
         (["train", "digits", "--run", "r", "--set", "data.source=folder:no"], "no folder 'no'"),
         (["train", "digits", "--run", "r", "--set", "train.steps=-1"], "larger than 0; got -1"),
-        (["train", "digits", "--run", "r", "--set", "network.attention=[5]"], "no map of side 5"),
+        (["train", "digits", "--run", "r", "--set", "network.head_width=7"], "choose a divisor"),
         (["demo", "--seed", "-1"], "at least 0; got -1"),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_wrong_call_gets_one_sentence_and_code_2(capsys, tmp_path, arguments, 
 
 def test_report_draws_the_curves_of_several_runs(capsys, tmp_path):
     for name in ("a", "b"):
-        assert call(capsys, "train", "digits", "--run", name, *QUICK)[0] == 0
+        assert call(capsys, "train", "digits", "--run", name, "--no-report", *QUICK)[0] == 0
     words = ("report", "a", "b", "--out", "deep/both.html", "--figures", "deep", "--json")
     code, out, _ = call(capsys, *words)
     assert code == 0

@@ -128,13 +128,12 @@ def _encode(args: argparse.Namespace) -> Result:
 VERB = Verb(
     "codec",
     "train",
-    "train an autoencoder for your images, or turn a data set into its latents",
+    "train an autoencoder, or turn a data set into its latents; the same command again resumes",
     [
         "egc codec train cifar10 --out codecs/cifar10 --factor 2 --width 16 --train-steps 3000",
         "egc codec train folder:photos --out codecs/photos --set data.image_size=256",
         "egc codec encode imagenet256 --out latents/imagenet --flip",
         "egc codec encode church256 --out latents/church --set codec.autoencoder=codecs/mine",
-        "The same command again goes on where it stopped.",
     ],
     _arguments,
     _run,
