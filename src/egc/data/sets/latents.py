@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from egc.config import Config, DataConfig
-from egc.data.files import check_place, replaced
+from egc.data.files import check_place, damaged, replaced
 from egc.data.imageset import ImageSet
 from egc.data.sources import described
 from egc.distributed import is_main, share, wait_for_all
@@ -144,11 +144,10 @@ def _read_index(path: Path) -> dict[str, Any]:
         index = json.loads((path / INDEX).read_text())
     except FileNotFoundError:
         raise DataError(
-            f"There are no latents in {str(path)!r}: it has no {INDEX}; `egc codec encode` "
-            "writes one."
+            f"There are no latents in {str(path)!r}; `egc codec encode` makes them."
         ) from None
     except json.JSONDecodeError as error:
-        raise DataError(f"{path / INDEX} is damaged ({error}).") from None
+        raise damaged(path / INDEX, str(error)) from None
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise DataError(f"{path / INDEX} is not of format {FORMAT}, which this version reads.")
     return index
@@ -164,10 +163,7 @@ def open_source(config: DataConfig, path: Path) -> list[ImageSet]:
 def open_latents(path: Path) -> list[ImageSet]:
     index = _read_index(path)
     if not index["complete"]:
-        raise DataError(
-            f"The latents in {str(path)!r} are not complete; run the same `egc codec encode` "
-            "again."
-        )
+        raise DataError(f"{str(path)!r} is not complete; run the same `egc codec encode` again.")
     shared = {key: index[key] for key in ("classes", "image_size", "channels", "autoencoder")}
     return [
         ImageSet(
@@ -209,10 +205,7 @@ def _open_shard(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     try:
         shard = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:
-        raise DataError(f"The latents {str(path)!r} cannot be read: {error}.") from None
+        raise damaged(path, f"it cannot be read ({error})") from None
     if shard.shape != shape or shard.dtype != np.float16:
-        raise DataError(
-            f"The latents {str(path)!r} are {shard.dtype} of shape {shard.shape}, not float16 of "
-            f"{shape}; delete the file and run the same `egc codec encode` again."
-        )
+        raise damaged(path, f"it is {shard.dtype} of {shard.shape}, not float16 of {shape}")
     return shard
