@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from egc.config import Config
 from egc.data import cifar, idx
 
 # The tensors here are tiny, and `make test` runs one process a core.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
 
 TINY = {
     "data": {"source": "digits", "image_size": 8, "channels": 1},
@@ -38,6 +39,13 @@ TINY = {
     },
     "sample": {"steps": 4},
 }
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """A test does not depend on those before it: they drew numbers, and a training sets a mode."""
+    torch.manual_seed(0)
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

@@ -477,7 +477,9 @@ def test_pieces_are_the_images_of_one_call(tiny, pieces):
     drawing = Drawing.of(tiny, proportions=np.ones(10), seed=5, steps=2, guidance=2.0)
     images = joined(draw(tiny, 8, drawing=drawing))
     at_once = sample(tiny, list(range(8)), seed=5, steps=2, guidance=2.0)
-    np.testing.assert_array_equal(images, at_once.images)
+    # Another batch size may be computed by another kernel: a value on the edge of two grey
+    # levels may round the other way.
+    assert np.abs(images.astype(int) - at_once.images).max() <= 1
     assert pieces == [5, 8, 11]
 
 
@@ -503,7 +505,9 @@ def test_drawing_goes_on_where_it_was_killed(tiny, pieces, tmp_path):
     assert pieces == [0, 3, 6, 3]  # fewer: all there
     more = joined(draw(tiny, 10, tmp_path, drawing=drawing))
     assert pieces == [0, 3, 6, 3, 6, 9]  # more: the last piece was not whole
-    np.testing.assert_array_equal(more[:8], whole)
+    np.testing.assert_array_equal(more[:6], whole[:6])
+    # The last piece has three images now instead of two: its values may round differently.
+    assert np.abs(more[6:8].astype(int) - whole[6:]).max() <= 1
 
 
 def test_other_recipes_are_kept_apart(tiny, tiny_config, pieces, tmp_path):
@@ -561,7 +565,8 @@ def test_a_model_is_measured_by_the_judge(tiny, home, quick_judge, pieces, tmp_p
     assert 0 <= told["agreement"] <= 1
     assert 0 <= told["judge_accuracy"] <= 1
     images = np.concatenate([np.load(p)["images"] for p in sorted(found.folder.glob("*.npz"))])
-    np.testing.assert_array_equal(images, sample(tiny, range(10), 12, steps=2).images)
+    at_once = sample(tiny, range(10), 12, steps=2).images  # a batch of 12, not four of 3
+    assert np.abs(images.astype(int) - at_once).max() <= 1
     network = JudgeFeatures.train_on(train)
     labels = np.arange(12) % 10
     assert found.agreement == network.judge.agreement(images, labels)
@@ -646,9 +651,10 @@ def test_two_processes_find_what_one_does(tiny, home, tmp_path, monkeypatch):
     script = tmp_path / "together.py"
     script.write_text(TOGETHER)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    path = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
     done = subprocess.run(
         [sys.executable, *launcher, str(script), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -657,7 +663,14 @@ def test_two_processes_find_what_one_does(tiny, home, tmp_path, monkeypatch):
     told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert told[0][0] == told[0][1] == told[1][0] == told[1][1]
     monkeypatch.setattr(judge, "STEPS", 20)
-    alone = evaluate_generation(tiny, digits(30), digits(21, 1), count=8, steps=2).summary()
+    # Drawn by one process, in other batches, an image may differ where a value is on the edge of
+    # two grey levels; so the figures are compared on the images that the two have drawn.
+    kept = [np.load(path)["images"] for path in sorted((tmp_path / "kept").glob("*/*.npz"))]
+    at_once = sample(tiny, range(8), steps=2).images
+    assert np.abs(np.concatenate(kept).astype(int) - at_once).max() <= 1
+    monkeypatch.setattr(drawn, "CHUNK", 5)
+    options = {"count": 8, "steps": 2, "keep": tmp_path / "kept"}
+    alone = evaluate_generation(tiny, digits(30), digits(21, 1), **options).summary()
     assert alone["judge_frechet"] == pytest.approx(told[0][0]["judge_frechet"], rel=1e-3)
     assert alone["agreement"] == told[0][0]["agreement"]
     assert len(list((tmp_path / "kept").glob("*/*.npz"))) == 2

@@ -32,7 +32,8 @@ def two(*command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
         "--standalone",
         "--nproc_per_node=2",
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    path = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     done = subprocess.run(
         [*launcher, *command], cwd=cwd, env=environment, capture_output=True, text=True
     )
