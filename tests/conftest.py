@@ -42,7 +42,7 @@ TINY = {
         "preview_every": 4,
         "checkpoint_every": 2,
     },
-    "sample": {"steps": 4},
+    "sample": {"steps": 2},
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from egc.api import EGC
+from egc.api import EGC, load
 from egc.cli import main
 from egc.errors import ConfigError, DataError, ModelError
 from egc.evaluation import judge
@@ -110,8 +110,8 @@ def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
     assert isinstance(json.loads(out)["images"][0]["novel"], bool)
 
 
-def test_training_stores_a_threshold(tiny_config, tmp_path):
-    model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+def test_training_stores_a_threshold(trained_run):
+    model = load(trained_run)
     assert model.facts["novelty"]["share"] == 0.95
     flagged = model.is_novel(data_for(model).validation.images())
     assert flagged.mean() < 0.2

@@ -1,6 +1,7 @@
 """Training: resuming, reproducing, and what a run leaves behind."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -71,9 +72,8 @@ def test_training_leaves_the_users_random_numbers_alone(tiny_config, tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_run_keeps_everything(tiny_config, tmp_path):
-    path = tmp_path / "run"
-    model = EGC.fit(preset=tiny_config, run=path, progress=False)
+def test_a_run_keeps_everything(tiny_config, trained_run):
+    path = trained_run
     assert Config.load(path / "config.toml") == tiny_config
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if "loss" in r] == [2, 4]
@@ -89,14 +89,17 @@ def test_a_run_keeps_everything(tiny_config, tmp_path):
         "model.safetensors",
     ]
     assert (path / "report.html").is_file()
-    images = open_source(tiny_config.data).test.images(np.arange(4))
-    np.testing.assert_array_equal(load(path).predict_proba(images), model.predict_proba(images))
 
 
-def test_a_finished_run_is_not_trained_again(tiny_config, tmp_path):
-    EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+def test_a_finished_run_is_not_trained_again(tiny_config, trained_run, tmp_path):
+    """... and gives the model that it left behind."""
+    shutil.copytree(trained_run, tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+    model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+    images = open_source(tiny_config.data).test.images(np.arange(4))
+    np.testing.assert_array_equal(
+        load(trained_run).predict_proba(images), model.predict_proba(images)
+    )
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 
