@@ -77,7 +77,8 @@ def test_each_rival_is_measured_by_what_it_has(tiny_config, kind, missing):
 def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     page = tmp_path / "page.html"
     command = ["evaluate", "digits", "--metrics", "classification", "novelty", "--most", "50",
-               "--others", "noise", "--out", str(page)]  # fmt: skip
+               "--set", "data.test=0.05", "--set", "data.validation=0.05", "--others", "noise",
+               "--out", str(page)]  # fmt: skip
     code, out, err = call(capsys, *command)
     assert code == 0
     assert "accuracy" in out
@@ -102,7 +103,8 @@ def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
     assert "--metrics novelty --store" in err
     page = str(tmp_path / "page.html")
     code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), "--metrics", "novelty",
-                        "--others", "noise", "--store", "--out", page)  # fmt: skip
+                        "--set", "data.test=0.05", "--others", "noise", "--store",
+                        "--out", page)  # fmt: skip
     assert code == 0
     assert "threshold stored" in out
     code, out, _ = call(capsys, *classify, "--json")

@@ -59,7 +59,7 @@ def test_filling_makes_digits_again(digits, test_images):
     named = []
     for index in range(6):
         image, label = test_images.images(np.array([index]))[0], int(test_images.labels[index])
-        filled = digits.inpaint(image, "left", label, count=3, steps=25, jumps=3, progress=False)
+        filled = digits.inpaint(image, "left", label, count=3, steps=10, jumps=2, progress=False)
         named += (digits.predict_proba(filled.images).argmax(axis=1) == label).tolist()
     assert np.mean(named) > 0.8
 
@@ -117,7 +117,7 @@ def test_ends_between_seeds_are_the_samples(digits):
 
 def test_inversion_returns_the_images(digits, test_images):
     images = test_images.images(np.array([4, 9]))
-    way = digits.interpolate(images=images, frames=3, progress=False)
+    way = digits.interpolate(images=images, frames=3, steps=20, progress=False)
     for place, image in ((0, images[0]), (-1, images[1])):
         assert abs(way.images[place].astype(int) - image).mean() < 1
 
@@ -150,12 +150,12 @@ def test_no_strength_changes_nothing(digits, test_images):
 
 
 def test_the_found_strength_flips_most_digits_and_changes_little(digits, test_images):
-    images, labels = test_images.images(np.arange(24)), test_images.labels[:24]
+    images, labels = test_images.images(np.arange(12)), test_images.labels[:12]
     others = labels != 3
-    done = digits.edit(images[others], to=3, progress=False)
+    done = digits.edit(images[others], to=3, steps=20, progress=False)
     assert done.flipped.mean() > 0.8
     assert (done.probabilities_before.argmax(axis=1) != 3).mean() > 0.9
-    full = digits.edit(images[others], to=3, strength=1.0, progress=False)
+    full = digits.edit(images[others], to=3, strength=1.0, steps=20, progress=False)
     change = np.abs(done.after.astype(int) - done.before).mean()
     assert change < np.abs(full.after.astype(int) - full.before).mean()
     assert (done.strengths[done.flipped] < 1).all()
@@ -239,10 +239,10 @@ def test_correctors_make_composition_right():
 
 
 def test_composed_digits_are_of_both_classes(digits):
-    both = digits.compose([3, 5], "and", 6, guidance=2.0, steps=20, progress=False)
+    both = digits.compose([3, 5], "and", 4, guidance=2.0, steps=20, progress=False)
     p = digits.predict_proba(both.images)
     assert (p[:, 3] + p[:, 5]).mean() > 0.8
-    one = digits.compose([3, 5], "not", 6, steps=20, progress=False)
+    one = digits.compose([3, 5], "not", 4, steps=10, progress=False)
     assert (digits.predict_proba(one.images).argmax(axis=1) == 3).mean() > 0.8
 
 
@@ -257,7 +257,7 @@ def test_compositions_refused(digits):
 
 
 def test_more_guidance_means_less_diversity_and_more_agreement(digits):
-    rows = digits.sweep_guidance(3, [0, 2, 20], count=12, steps=20, progress=False).rows
+    rows = digits.sweep_guidance(3, [0, 2, 20], count=12, steps=10, progress=False).rows
     for first, second in pairwise(rows):
         assert second.pixel_diversity < first.pixel_diversity
         assert second.feature_diversity < first.feature_diversity
