@@ -394,7 +394,7 @@ def test_large_images_end_to_end(side, factor, tmp_path):
 
 # --- an autoencoder of one's own -----------------------------------------------------------------
 
-SMALL = {"factor": 2, "width": 4, "steps": 300, "batch_size": 8, "lr": 1e-2}
+SMALL = {"factor": 2, "width": 4, "steps": 60, "batch_size": 8, "lr": 1e-2}
 
 
 def test_train_codec_learns_to_give_images_back(photo_folder, tmp_path, capsys):
@@ -403,10 +403,10 @@ def test_train_codec_learns_to_give_images_back(photo_folder, tmp_path, capsys):
     call = ["train-codec", f"folder:{photo_folder}", "--out", str(out), *options, "--json"]
     assert main(call) == 0
     figures = json.loads(capsys.readouterr().out)
-    # Random noise around 40 or 200: its mean over a folder is off by far more.
+    # Random noise around 40 or 200: its mean over a folder is off by far more. 19 here.
     assert figures["mean_absolute_error"] < 40
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert records[-1]["step"] == 300
+    assert records[-1]["step"] == 60
     assert (out / "reconstructions.png").exists()
     config = Config.from_dict(TINY).replace(
         data={"source": f"folder:{photo_folder}", "image_size": SIDE, "channels": 3},

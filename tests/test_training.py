@@ -55,11 +55,12 @@ def test_training_learns(tiny_config, tmp_path):
     """A hundred small steps: both terms of the loss fall well below where they start."""
     config = tiny_config.replace(
         objective={"gradient": "paired", "gamma": 1.0},
-        train={"steps": 100, "lr": 5e-3, "batch_size": 32, "log_every": 10},
+        train={"steps": 100, "lr": 5e-3, "batch_size": 16, "log_every": 10},
     )
     run = trainer(config, tmp_path / "run")
     run.train(show=False)
     first, *_, last = run.run.read_metrics()
+    # 0.46 and 0.57 here; of CPUs that round differently, the second digit differs.
     assert last["score"] < 0.6 * first["score"]
     assert last["class_clean"] < 0.8 * first["class_clean"]
 
