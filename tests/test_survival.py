@@ -248,14 +248,17 @@ def test_what_this_machine_cannot_is_refused(tiny_config, tmp_path, change, word
 @pytest.mark.parametrize("change", [{"accumulate": 4}, {"activation_checkpointing": True}])
 @pytest.mark.parametrize("kind", ["exact", "paired"])
 def test_saving_memory_changes_nothing(tiny_config, tmp_path, kind, change):
-    config = tiny_config.replace(objective={"gradient": kind})
+    # Not Adam, whose step is the sign of a gradient, also of one that is nothing but rounding.
+    sgd = {"optimizer": "sgd", "lr": 0.01}
+    config = tiny_config.replace(objective={"gradient": kind}, train=sgd)
     plain = trainer(config, tmp_path / "plain")
     plain.train(show=False)
     spare = trainer(config.replace(train=change), tmp_path / "spare")
     spare.train(show=False)
     for name, expected in plain.ema.net.state_dict().items():
+        # Weights move by about 1e-4; sums in another order make 4e-7 of that at most.
         torch.testing.assert_close(
-            spare.ema.net.state_dict()[name], expected, rtol=1e-2, atol=2e-4
+            spare.ema.net.state_dict()[name], expected, rtol=1e-4, atol=4e-6
         )
 
 
