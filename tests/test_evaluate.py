@@ -17,7 +17,7 @@ from tests.test_rivals import rival
 
 SMALL = Plan(
     most=40, levels=3, ensemble=2, samples=12, features="judge", images=4, attack_steps=2,
-    epsilons=(0.1,), purify=100, draws=20, novel=30,
+    epsilons=(0.1,), purify=20, draws=20, novel=30,
 )  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_everything_is_measured_in_one_call(tiny):
     assert figures["classification"]["images"] == 40
     assert len(figures["classification"]["against_t"]["times"]) == 3
     assert set(figures["classification"]["ways"]) == {
-        "plain", "ensemble of 2", "purified from 100"
+        "plain", "ensemble of 2", "purified from 20"
     }  # fmt: skip
     assert {"adaptive", "transfer"} <= figures["robustness"]["purify"].keys()
     text = as_text(found)
