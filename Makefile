@@ -13,10 +13,10 @@ demo: .venv/installed
 	$(BIN)/egc demo
 
 test: lint
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" --durations=10
 
 test-all: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile --durations=10
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from PIL import Image
 
 from egc.api import EGC
@@ -14,7 +20,7 @@ from egc.config import Config
 from egc.data.sets import cifar, idx
 
 # The tensors here are tiny, and `make test` runs one process a core.
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
 
 TINY = {
     "data": {"source": "digits", "image_size": 8, "channels": 1},
@@ -36,8 +42,15 @@ TINY = {
         "preview_every": 4,
         "checkpoint_every": 2,
     },
-    "sample": {"steps": 4},
+    "sample": {"steps": 2},
 }
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """A test does not depend on those before it: they drew numbers, and a training sets a mode."""
+    torch.manual_seed(0)
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")
@@ -62,11 +75,64 @@ def shaken(model: EGC, seed: int = 0) -> EGC:
     return model
 
 
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` has filled, once for all workers of a run; not to be changed."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # that of all workers
+    folder, done = root / name, root / f"{name}.done"
+    with FileLock(root / f"{name}.lock"):
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory, tiny_config: Config) -> Path:
+    """A run of the few steps of `tiny_config`, with all that it leaves behind."""
+
+    def train(folder: Path) -> None:
+        EGC.fit(preset=tiny_config, run=folder, progress=False)
+
+    return once(tmp_path_factory, "trained_run", train)
+
+
+@pytest.fixture(scope="session")
+def two_processes(tmp_path_factory) -> Path:
+    """What `tests.training.workers` left behind, run by two processes that know each other.
+
+    One launch for all tests of it: to start PyTorch three times takes longer than all they do.
+    """
+
+    def launch(folder: Path) -> None:
+        folder.mkdir()
+        photos(folder / "photos")
+        root = Path(__file__).parents[1]
+        path = f"{root}{os.pathsep}{root / 'src'}"
+        told = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "EGC_DATA": str(folder / "data")}
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        done = subprocess.run(
+            [sys.executable, *launcher, "-m", "tests.training.workers", str(folder)],
+            cwd=root,
+            env={**os.environ, **told},
+            capture_output=True,
+            text=True,
+            timeout=1200,  # processes that wait for each other for ever
+        )
+        (folder / "log").write_text(f"{done.stdout}\n{done.stderr}")
+
+    return once(tmp_path_factory, "two_processes", launch)
+
+
 @pytest.fixture
-def photo_folder(tmp_path):
+def photo_folder(tmp_path) -> Path:
     """Two classes of ten 12x12 colour images."""
+    return photos(tmp_path / "photos")
+
+
+def photos(root: Path) -> Path:
     rng = np.random.default_rng(0)
-    root = tmp_path / "photos"
     for name, base in (("dark", 40), ("light", 200)):
         (root / name).mkdir(parents=True)
         for index in range(10):

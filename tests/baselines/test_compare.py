@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 TINY = """
 title = "Tiny"
-budget = 0.002
+budget = 0.0006
 
 [evaluate.generation]
 count = 20
@@ -187,7 +187,7 @@ def fake_inception(path: Path) -> Path:
 KILLER = """
 import os, signal, sys
 import torch
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
 from egc.baselines import compare as comparison
 from egc.cli import main
 from egc.metrics import judge

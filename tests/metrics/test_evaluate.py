@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from egc.api import EGC
+from egc.api import EGC, load
 from egc.cli import main
 from egc.data.sources import open_for
 from egc.errors import ConfigError, DataError, ModelError
@@ -17,7 +17,7 @@ from tests.conftest import shaken
 
 SMALL = {
     "images": 6, "levels": 3, "ensemble": 2, "count": 12, "features": "judge", "attack_steps": 2,
-    "epsilons": [25.5], "purify": 100, "certify_draws": 20, "examples": 2,
+    "epsilons": [25.5], "purify": 20, "certify_draws": 20, "examples": 2,
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_everything_is_measured_in_one_call(tiny):
     assert figures["classification"]["images"] == 6
     assert len(figures["classification"]["against_t"]["times"]) == 3
     assert set(figures["classification"]["ways"]) == {
-        "plain", "ensemble of 2", "purified from 100"
+        "plain", "ensemble of 2", "purified from 20"
     }  # fmt: skip
     assert {"adaptive", "transfer"} <= figures["robustness"]["purify"].keys()
     text = as_text({"tiny": found})
@@ -81,7 +81,8 @@ def test_each_rival_is_measured_by_what_it_has(tiny_config, kind, missing):
 def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     page = tmp_path / "page.html"
     command = ["evaluate", "digits", "--metrics", "classification", "out_of_distribution",
-               "--images", "50", "--others", "noise", "--out", str(page)]  # fmt: skip
+               "--images", "50", "--set", "data.test=0.05", "--set", "data.validation=0.05",
+               "--others", "noise", "--out", str(page)]  # fmt: skip
     code, out, err = call(capsys, *command)
     assert code == 0
     assert "accuracy" in out
@@ -107,7 +108,8 @@ def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
     assert "--metrics out_of_distribution --store" in err
     page = str(tmp_path / "page.html")
     code, out, _ = call(capsys, "evaluate", str(tmp_path / "model"), "--metrics",
-                        "out_of_distribution", "--others", "noise", "--store",
+                        "out_of_distribution", "--set", "data.test=0.05", "--others", "noise",
+                        "--store",
                         "--out", page)  # fmt: skip
     assert code == 0
     assert "threshold stored" in out
@@ -116,8 +118,8 @@ def test_a_stored_threshold_flags_novel_images(capsys, tmp_path, tiny_config):
     assert isinstance(json.loads(out)["images"][0]["out_of_distribution"], bool)
 
 
-def test_training_stores_a_threshold(tiny_config, tmp_path):
-    model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+def test_training_stores_a_threshold(trained_run):
+    model = load(trained_run)
     assert model.facts["out_of_distribution"]["share"] == 0.95
     flagged = model.is_out_of_distribution(data_for(model).validation.images())
     assert flagged.mean() < 0.2

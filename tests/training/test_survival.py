@@ -28,15 +28,14 @@ ROOT = Path(__file__).parents[2]
 KILLER = """
 import os, random, signal, sys
 import torch
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
 import egc.api
 from egc.cli import main
 from egc.training import checkpoint, trainer
 
-run, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-command = ["train", "digits", "--run", run, *sys.argv[4:]]
+folder, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
-def attempt(countdown):
+def attempt(run, countdown):
     def event():
         nonlocal countdown
         countdown -= 1
@@ -51,25 +50,29 @@ def attempt(countdown):
                           (trainer, ["learning_rate"])):
         for name in names:
             setattr(module, name, before(getattr(module, name)))
-    os._exit(main(command))
+    os._exit(main(["train", "digits", "--run", f"{folder}/{run}", *sys.argv[4:]]))
 
-rng, killed, done = random.Random(seed), 0, False
-while not done:
-    # After enough kills, let it finish.
-    countdown = rng.randint(1, 25) if killed < kills else 0
-    if (child := os.fork()) == 0:
-        attempt(countdown)
-    status = os.waitpid(child, 0)[1]
-    if os.WIFSIGNALED(status):
-        killed += 1
-    else:
-        assert os.WEXITSTATUS(status) == 0, status
-        done = killed >= kills or countdown
-print(killed)
+def train(run, kills):
+    rng, killed, done = random.Random(seed), 0, False
+    while not done:
+        # After enough kills, let it finish.
+        countdown = rng.randint(1, 25) if killed < kills else 0
+        if (child := os.fork()) == 0:
+            attempt(run, countdown)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFSIGNALED(status):
+            killed += 1
+        else:
+            assert os.WEXITSTATUS(status) == 0, status
+            done = killed >= kills or countdown
+    return killed
+
+print(train("killed", kills), train("calm", 0))
 """
 
 QUICK = [
-    "network.channels=8", "network.head_width=8", "network.groups=4", "sample.steps=1",
+    "network.channels=8", "network.head_width=8", "network.groups=4", "network.depth=1",
+    "network.multipliers=[1]", "network.attention=[]", "sample.steps=1",
     "train.batch_size=2", "train.warmup=0", "train.steps=60", "train.checkpoint_every=3",
     "train.log_every=1", "train.preview_every=60",
 ]  # fmt: skip
@@ -78,17 +81,14 @@ QUICK = [
 def test_sigkill_at_random_moments_changes_nothing(tmp_path):
     """At least twenty kills, many in the middle of a save: the same weights, bit by bit."""
     settings = [part for each in QUICK for part in ("--set", each)]
-
-    def train(run: str, kills: int) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", KILLER, str(tmp_path / run), str(kills), "7", *settings],
-            capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-        return int(done.stdout.splitlines()[-1])
-
-    assert train("killed", kills=20) >= 20
-    assert train("calm", kills=0) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(tmp_path), "20", "7", *settings],
+        capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    kills, none = map(int, done.stdout.splitlines()[-1].split())
+    assert kills >= 20
+    assert none == 0
     weights = "model/model.safetensors"
     killed, calm = (load_file(tmp_path / run / weights) for run in ("killed", "calm"))
     for name in calm:
@@ -207,9 +207,10 @@ def test_a_nonfinite_step_stops_or_is_skipped(tiny_config, tmp_path, monkeypatch
         ).train(show=False)
 
 
-def test_auto_measures_once_and_stays(tiny_config, tmp_path, caplog):
+def test_auto_measures_once_and_stays(tiny_config, tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO", "egc")
-    config = tiny_config.replace(objective={"gradient": "auto"})
+    monkeypatch.setattr("egc.training.choose.STEPS", 1)
+    config = tiny_config.replace(objective={"gradient": "auto"}, train={"steps": 1})
     EGC.fit(preset=config, run=tmp_path / "run", progress=False)
     chosen = Run(tmp_path / "run").saved_config().objective.gradient
     assert chosen in ("exact", "paired")
@@ -248,14 +249,17 @@ def test_what_this_machine_cannot_is_refused(tiny_config, tmp_path, change, word
 @pytest.mark.parametrize("change", [{"accumulate": 4}, {"activation_checkpointing": True}])
 @pytest.mark.parametrize("kind", ["exact", "paired"])
 def test_saving_memory_changes_nothing(tiny_config, tmp_path, kind, change):
-    config = tiny_config.replace(objective={"gradient": kind})
+    # Not Adam, whose step is the sign of a gradient, also of one that is nothing but rounding.
+    sgd = {"optimizer": "sgd", "lr": 0.01}
+    config = tiny_config.replace(objective={"gradient": kind}, train=sgd)
     plain = trainer(config, tmp_path / "plain")
     plain.train(show=False)
     spare = trainer(config.replace(train=change), tmp_path / "spare")
     spare.train(show=False)
     for name, expected in plain.ema.net.state_dict().items():
+        # Weights move by about 1e-4; sums in another order make 4e-7 of that at most.
         torch.testing.assert_close(
-            spare.ema.net.state_dict()[name], expected, rtol=1e-2, atol=2e-4
+            spare.ema.net.state_dict()[name], expected, rtol=1e-4, atol=4e-6
         )
 
 

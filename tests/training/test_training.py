@@ -1,6 +1,7 @@
 """Training: resuming, reproducing, and what a run leaves behind."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -55,11 +56,12 @@ def test_training_learns(tiny_config, tmp_path):
     """A hundred small steps: both terms of the loss fall well below where they start."""
     config = tiny_config.replace(
         objective={"gradient": "paired", "gamma": 1.0},
-        train={"steps": 100, "lr": 5e-3, "batch_size": 32, "log_every": 10},
+        train={"steps": 100, "lr": 5e-3, "batch_size": 16, "log_every": 10},
     )
     run = trainer(config, tmp_path / "run")
     run.train(show=False)
     first, *_, last = run.run.read_metrics()
+    # 0.46 and 0.57 here; of CPUs that round differently, the second digit differs.
     assert last["score"] < 0.6 * first["score"]
     assert last["class_clean"] < 0.8 * first["class_clean"]
 
@@ -72,9 +74,8 @@ def test_training_leaves_the_users_random_numbers_alone(tiny_config, tmp_path):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_run_keeps_everything(tiny_config, tmp_path):
-    path = tmp_path / "run"
-    model = EGC.fit(preset=tiny_config, run=path, progress=False)
+def test_a_run_keeps_everything(tiny_config, trained_run):
+    path = trained_run
     assert Config.load(path / "config.toml") == tiny_config
     records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [r["step"] for r in records if "loss" in r] == [2, 4]
@@ -90,14 +91,17 @@ def test_a_run_keeps_everything(tiny_config, tmp_path):
         "model.safetensors",
     ]
     assert (path / "report.html").is_file()
-    images = open_source(tiny_config.data).test.images(np.arange(4))
-    np.testing.assert_array_equal(load(path).predict_proba(images), model.predict_proba(images))
 
 
-def test_a_finished_run_is_not_trained_again(tiny_config, tmp_path):
-    EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+def test_a_finished_run_is_not_trained_again(tiny_config, trained_run, tmp_path):
+    """... and gives the model that it left behind."""
+    shutil.copytree(trained_run, tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
-    EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+    model = EGC.fit(preset=tiny_config, run=tmp_path / "run", progress=False)
+    images = open_source(tiny_config.data).test.images(np.arange(4))
+    np.testing.assert_array_equal(
+        load(trained_run).predict_proba(images), model.predict_proba(images)
+    )
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
 
 

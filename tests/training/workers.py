@@ -1,15 +1,24 @@
-"""What the processes of tests/training/test_processes.py run, under torchrun."""
+"""What the two processes of the fixture `two_processes` do, under torchrun, one after another.
+
+Each job has a folder for what it leaves behind, and leaves a file `NAME-RANK.done` when it is
+done; the tests of it look there.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 import sys
 from itertools import product
 from pathlib import Path
 
+import pytest
 import torch
 
 from egc.api import EGC
+from egc.cli import main
 from egc.config import Config
 from egc.data import open_source
 from egc.metrics.classification import evaluate_classification
@@ -47,14 +56,14 @@ def joined_gradient(kind: str, processes: int, network: dict | None = None) -> t
     return torch.cat([p.grad.flatten() for p in model.net.parameters()])
 
 
-def gradients(folder: str) -> None:
+def gradients(folder: Path) -> None:
     """DDP, exact and paired, whole and in pieces: the joined batch's gradient."""
     cases = product(("exact", "paired"), (1, 2), (None, TOLD))
     for number, (kind, accumulate, network) in enumerate(cases):
         model, config = build(kind, network, **({"lean": True} if kind == "paired" else {}))
         model.config = config.replace(train={"accumulate": accumulate})
         data = open_source(config.data).train
-        trainer = Trainer(model, data, Run(Path(folder) / str(number)))
+        trainer = Trainer(model, data, Run(folder / str(number)))
         assert trainer.accelerator.num_processes == 2
         trainer._backward(trainer.stream(0))
         got = torch.cat([p.grad.flatten() for p in trainer.net.parameters()])
@@ -63,19 +72,20 @@ def gradients(folder: str) -> None:
         assert error < (2e-3 if kind == "paired" else 1e-4), (kind, accumulate, network, error)
 
 
-def metrics(folder: str) -> None:
+def metrics(folder: Path) -> None:
     """Accuracy over both processes' shares is that of the whole."""
     model, config = build("exact")
     test = open_source(config.data).test
     together = evaluate_classification(model, test)
-    os.environ["WORLD_SIZE"] = "1"
-    os.environ["RANK"] = "0"
-    alone = evaluate_classification(model, test)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "1")
+        patch.setenv("RANK", "0")
+        alone = evaluate_classification(model, test)
     assert together.accuracy == alone.accuracy
     assert (together.confusion == alone.confusion).all()
 
 
-def drawing(folder: str) -> None:
+def drawing(folder: Path) -> None:
     """`model.sample` draws here and now: one process may call it alone. Drivers still split."""
     model, _ = build("exact")
     rank = int(os.environ["RANK"])
@@ -99,15 +109,13 @@ def drawing(folder: str) -> None:
     assert abs(difference).max() <= 1
 
 
-def sharded(folder: str) -> None:
+def sharded(folder: Path) -> None:
     """FSDP2 with the paired gradient: parameters in shards, the same gradient and next weights."""
-    from torch.distributed import init_process_group
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     from egc.nn.unet import Stage
 
-    init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2,))
     rank = mesh.get_rank()
     model, config = build("paired")
@@ -130,7 +138,73 @@ def sharded(folder: str) -> None:
     optimizer.step()
 
 
+def spoken(place: Path, *command: str) -> None:
+    """Run `egc COMMAND`, and write what this process says to `place`, a name of its own each."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([*command, "--json"]) == 0
+    place.with_name(f"{place.name}-{os.environ['RANK']}.json").write_text(out.getvalue())
+
+
+QUICK = [
+    "network.channels=8", "network.head_width=8", "network.groups=4", "sample.steps=2",
+    "train.batch_size=4", "train.log_every=1", "train.warmup=0", "train.lr_decay=none",
+    "train.checkpoint_every=2", "train.preview_every=4",
+]  # fmt: skip
+
+
+def resumed(folder: Path) -> None:
+    """A run in two halves, and one without a stop."""
+    for number, (run, steps) in enumerate((("halves", 2), ("halves", 4), ("whole", 4))):
+        settings = [part for each in [*QUICK, f"train.steps={steps}"] for part in ("--set", each)]
+        spoken(folder / str(number), "train", "digits", "--run-dir", str(folder / run), *settings)
+
+
+SAMPLED = ["--label", "3", "8", "--count", "5", "--steps", "4", "--seed", "11"]
+
+
+def samples(folder: Path) -> None:
+    spoken(folder / "told", "sample", "digits", *SAMPLED, "--out", str(folder / "two.npz"))
+
+
+def encode(folder: Path) -> list[str]:
+    """The command that encodes the photographs with the autoencoder of `latents`."""
+    settings = [
+        "data.image_size=12", f"data.source=folder:{folder.parent / 'photos'}",
+        "codec.kind=latent", f"codec.autoencoder={folder / 'vae'}",
+    ]  # fmt: skip
+    options = [part for each in settings for part in ("--set", each)]
+    return ["codec", "encode", "folder32", "--flip", "--shard", "3", *options]
+
+
+def latents(folder: Path) -> None:
+    """An autoencoder is trained, and encodes."""
+    small = ["--factor", "2", "--width", "4", "--train-steps", "3", "--batch-size", "4"]
+    source = f"folder:{folder.parent / 'photos'}"
+    spoken(folder / "vae", "codec", "train", source, "--out", str(folder / "vae"), *small)
+    spoken(folder / "two", *encode(folder), "--out", str(folder / "two"))
+
+
+def generation(folder: Path) -> None:
+    """A model is measured, twice: the second time from what was drawn and trained before."""
+    from egc.metrics import judge, sampled
+    from egc.metrics.generation import evaluate_generation
+    from tests.metrics.test_generation import digits
+
+    sampled.CHUNK, judge.STEPS = 5, 20
+    model, _ = build("exact")
+    options = {"count": 8, "steps": 2, "keep": folder / "kept"}
+    found = [evaluate_generation(model, digits(30), digits(21, 1), **options) for _ in range(2)]
+    told = json.dumps([each.summary() for each in found])
+    (folder / f"{os.environ['RANK']}.json").write_text(told)
+
+
+JOBS = (gradients, metrics, drawing, sharded, resumed, samples, latents, generation)
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    work = {"gradients": gradients, "metrics": metrics, "sharded": sharded, "drawing": drawing}
-    work[sys.argv[1]](sys.argv[2])
+    root = Path(sys.argv[1])
+    for job in JOBS:
+        (root / job.__name__).mkdir(exist_ok=True)
+        job(root / job.__name__)
+        (root / f"{job.__name__}-{os.environ['RANK']}.done").touch()
