@@ -27,7 +27,7 @@ classifier-free guidance (s), or both, is the gradient of one scalar again, over
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,7 @@ class EnergyModel(Network):
     timed: ClassVar[bool] = True
     """whether its backbone sees the noise level"""
 
+    readout: Any
     sigmas: Tensor
 
     def __init__(self, backbone: nn.Module, readout: nn.Module, sigmas: Tensor):

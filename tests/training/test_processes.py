@@ -14,7 +14,7 @@ from tests.training.workers import encode
 
 
 def done(folder: Path, job: str) -> Path:
-    """What a job of `tests.training.workers` left behind, after a look whether both processes are done."""
+    """What a job of `tests.training.workers` left behind; both processes must be done."""
     finished = all((folder / f"{job}-{rank}.done").exists() for rank in (0, 1))
     assert finished, (folder / "log").read_text()[-3000:]
     return folder / job
