@@ -30,7 +30,7 @@ from egc.config import SampleConfig
 from egc.errors import ConfigError
 from egc.model import Model
 from egc.report.progress import progress_line
-from egc.tasks.sample import Samples, end_of, first_step, seeds_for, whole_number
+from egc.tasks.sample import Samples, check_integer, end_of, first_step, seeds_for
 
 LogDensity = Callable[[Tensor, int], Tensor]
 """(x_t, t) -> log p_t(x) up to a constant, (B,); differentiable"""
@@ -132,8 +132,8 @@ def compose(
         raise ConfigError(f"Energies are composed by {' or '.join(MODES)}; got {mode!r}.")
     if len(labels) < 2:
         raise ConfigError(f"Composing takes at least two labels; got {len(labels)}.")
-    count = whole_number(count, "The number of images", 1)
-    corrector_steps = whole_number(corrector_steps, "The number of corrector steps", 0)
+    count = check_integer(count, "The number of images", 1)
+    corrector_steps = check_integer(corrector_steps, "The number of corrector steps", 0)
     indices = [model.label_index(label) for label in labels]
     signs = [1, *[1 if mode == "and" else -1] * (len(indices) - 1)]
     log_density = composed(model, indices, signs, sampling.guidance)

@@ -20,7 +20,7 @@ from egc.errors import ConfigError
 from egc.model import Model
 from egc.report.figures import canvas, literal, show_images
 from egc.tasks.predict import features, predict_proba
-from egc.tasks.sample import sample, whole_number
+from egc.tasks.sample import check_integer, sample
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +70,7 @@ def sweep_guidance(
     """Sample a class at several guidance scales; see `egc.EGC.sweep_guidance`."""
     if not len(scales):
         raise ConfigError("There is no guidance scale to try; say some, such as 0 1 2 6 20 200.")
-    count = whole_number(count, "The number of images a scale, for their diversity,", 2)
+    count = check_integer(count, "The number of images a scale, for their diversity,", 2)
     index = model.label_index(label)
     rows, images = [], []
     for scale in scales:

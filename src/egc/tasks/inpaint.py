@@ -20,7 +20,7 @@ from egc.diffusion import initial_noise
 from egc.model import Model
 from egc.report.progress import progress_line
 from egc.tasks.masks import check_mask
-from egc.tasks.sample import Samples, eps_for, labels_for, seeds_for, whole_number
+from egc.tasks.sample import Samples, check_integer, eps_for, labels_for, seeds_for
 
 
 def inpaint(
@@ -39,8 +39,8 @@ def inpaint(
     """Several ways to fill the mask of one image; see `egc.EGC.inpaint`."""
     side = model.codec.image_size
     mask = check_mask(mask, side)
-    jump_length = whole_number(jump_length, "The jump length", 1)
-    jumps = whole_number(jumps, "The number of jumps", 1)
+    jump_length = check_integer(jump_length, "The jump length", 1)
+    jumps = check_integer(jumps, "The number of jumps", 1)
     indices, seeds = labels_for(model, label, count), seeds_for(seed, count)
     eps = eps_for(model, indices, sampling)
     x0 = model.codec.encode(image[None]).to(model.device)

@@ -24,12 +24,12 @@ from egc.report.grid import image_grid
 from egc.report.progress import progress_line
 from egc.tasks.sample import (
     begin_at,
+    check_integer,
     end_of,
     eps_for,
     first_step,
     labels_for,
     seeds_for,
-    whole_number,
 )
 
 LEVEL = 0.7
@@ -73,7 +73,7 @@ def interpolate(
     """Between two seeds or two images; see `egc.EGC.interpolate`."""
     if (seeds is None) == (images is None):
         raise ConfigError("Give two seeds or two images to interpolate between.")
-    frames = whole_number(frames, "The number of frames", 2)
+    frames = check_integer(frames, "The number of frames", 2)
     eps = eps_for(model, labels_for(model, label, frames), sampling)
     shares = np.linspace(0, 1, frames)
     begin, clip = first_step(model, sampling), model.codec.clip

@@ -78,8 +78,8 @@ class Curve:
         return {"means": self.means.tolist(), "covariance": self.covariance.tolist()}
 
     @classmethod
-    def from_dict(cls, tree: Mapping[str, Any]) -> Curve:
-        return cls(np.asarray(tree["means"]), np.asarray(tree["covariance"]))
+    def from_dict(cls, stored: Mapping[str, Any]) -> Curve:
+        return cls(np.asarray(stored["means"]), np.asarray(stored["covariance"]))
 
 
 def offered(model: Model) -> tuple[str, ...]:

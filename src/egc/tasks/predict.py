@@ -27,7 +27,7 @@ from egc.diffusion import initial_noise
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
 from egc.nn.backbone import Backbone
-from egc.tasks.sample import end_of, reverse, whole_number
+from egc.tasks.sample import check_integer, end_of, reverse
 
 SPREAD = 0.05
 """the draws of an ensemble go up to this share of all noise levels"""
@@ -77,7 +77,7 @@ def in_batches(
 def check_times(model: Model, times: Sequence[int]) -> list[int]:
     """Noise levels that the model has."""
     last = model.diffusion.steps - 1
-    checked = [whole_number(t, "t", 0) for t in times]
+    checked = [check_integer(t, "t", 0) for t in times]
     if bad := [t for t in checked if t > last]:
         raise ConfigError(f"t must be 0 to {last}; got {bad[0]}.")
     return checked

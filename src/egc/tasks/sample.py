@@ -132,8 +132,7 @@ def sample(
     indices = labels_for(model, labels, count)
     if batch_size is None:
         batch_size = _fitting_batch(model)
-    if batch_size < 1:
-        raise ConfigError(f"The batch size must be at least 1; got {batch_size}.")
+    batch_size = check_integer(batch_size, "The batch size", 1)
     model.codec.ready()
     seeds = seeds_for(seed, len(indices))
     rows = list(range(len(seeds)))
@@ -256,7 +255,7 @@ def labels_for(
 ) -> np.ndarray:
     """Class indices of the images to draw; given labels are taken in turn until `count`."""
     if count is not None:
-        count = whole_number(count, "The number of images", 1)
+        count = check_integer(count, "The number of images", 1)
     if labels is None:
         return np.full(count or 1, -1)
     if not isinstance(labels, str | int | np.integer | Sequence | np.ndarray):
@@ -270,11 +269,11 @@ def labels_for(
 
 def seeds_for(seed: int, count: int) -> np.ndarray:
     """The seeds of so many images, the first of which has `seed`."""
-    seed = whole_number(seed, "A seed", 0)
+    seed = check_integer(seed, "A seed", 0)
     return np.arange(seed, seed + count)
 
 
-def whole_number(value: Any, what: str, low: int) -> int:
+def check_integer(value: Any, what: str, low: int) -> int:
     """A whole number from `low` on, refused in one sentence if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ConfigError(f"{what} must be a whole number; got {value!r}.")
