@@ -66,14 +66,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     every = all_metrics()
     model_argument(parser, several=True)
     parser.add_argument(
-        "--metrics",
-        nargs="+",
-        metavar="NAME",
-        help=f"{', '.join(every)} (all that the model has)",
+        "--metrics", nargs="+", metavar="NAME", help=f"{', '.join(every)} (all that the model has)"
     )
     parser.add_argument("--data", metavar="SOURCE", help="images (what the model was trained on)")
     settings_argument(parser, "data.KEY=VALUE")
-    parser.add_argument("--split", choices=("test", "validation"), default="test", help="(test)")
+    parser.add_argument(
+        "--split", choices=("test", "validation"), default="test", help="images to use (test)"
+    )
     parser.add_argument(
         "--store",
         action="store_true",

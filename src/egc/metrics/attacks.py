@@ -75,9 +75,9 @@ class Ball(NamedTuple):
     def random(self, pixels: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
         """A point of the ball an image, each as likely as any other, clipped to 0..1."""
         if self.norm == "linf":
-            change = 2 * _drawn(torch.rand, generators, pixels) - 1
+            change = 2 * _random(torch.rand, generators, pixels) - 1
         else:
-            change = self.steepest(_drawn(torch.randn, generators, pixels))
+            change = self.steepest(_random(torch.randn, generators, pixels))
             radius = torch.stack([torch.rand(1, generator=g) for g in generators]).to(pixels)
             change = change * radius[..., None, None] ** (1 / pixels[0].numel())
         return self.project(pixels + self.epsilon * change, pixels)
@@ -93,7 +93,7 @@ def fgsm(
     draws: int = 1,
     seeds: Sequence[int],
 ) -> Tensor:
-    """One step of the whole length."""
+    """One step of the full length."""
     ball = Ball(norm, epsilon).checked()
     way = ascent(asked, pixels, labels, ball, steps=1, size=epsilon, draws=draws, seeds=seeds)
     *_, (end, _) = way
@@ -113,7 +113,7 @@ def pgd(
     draws: int = 1,
     seeds: Sequence[int],
 ) -> Tensor:
-    """Many steps, back into the ball after each; the worst image of the whole way is kept.
+    """Many steps, back into the ball after each; the worst image of the way is kept.
 
     Args:
         size: of a step; 2.5 epsilon / steps if not given.
@@ -196,8 +196,8 @@ def random_search(
         mine = [seeds[i] for i in rows.tolist()]
         generators = _generators(mine, SEARCH, query)
         x, best = pixels[rows], found.pixels[rows]
-        changed = _drawn(torch.rand, generators, x) < (1 + query) ** -0.5
-        kick = _drawn(torch.randn, generators, x)
+        changed = _random(torch.rand, generators, x) < (1 + query) ** -0.5
+        kick = _random(torch.randn, generators, x)
         if norm == "linf":
             moved = torch.where(changed, x + epsilon * kick.sign(), best)
         else:
@@ -263,7 +263,7 @@ def _generators(seeds: Sequence[int], *stream: int) -> list[torch.Generator]:
     return [torch.Generator().manual_seed(seed) for seed in mixed(seeds, *stream)]
 
 
-def _drawn(kind: Any, generators: Sequence[torch.Generator], like: Tensor) -> Tensor:
+def _random(kind: Any, generators: Sequence[torch.Generator], like: Tensor) -> Tensor:
     """Random numbers of each image's own generator, in the shape of `like`."""
     return torch.stack([kind(like.shape[1:], generator=g) for g in generators]).to(like)
 

@@ -25,9 +25,9 @@ def fitting(model: Model, data: ImageSet, *, labels: bool = True) -> None:
         )
     codec = model.codec
     if data.channels != codec.channels:
-        kinds = [NAMED_COLOURS.get(n, f"{n}-channel") for n in (data.channels, codec.channels)]
+        colours = [NAMED_COLOURS.get(n, f"{n}-channel") for n in (data.channels, codec.channels)]
         raise DataError(
-            f"{data.name} has {kinds[0]} images, but the model takes {kinds[1]} ones; "
+            f"{data.name} has {colours[0]} images, but the model takes {colours[1]} ones; "
             f"open the data with data.channels = {codec.channels}, or choose other data."
         )
     if data.image_size != codec.image_size:

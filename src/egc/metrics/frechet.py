@@ -300,7 +300,7 @@ def load_arrays(path: Path) -> dict[str, np.ndarray] | None:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
-    """Write an .npz file that appears under its name only when it is whole; the main process."""
+    """Write an .npz file that appears only when it is complete; by the main process."""
     if not is_main():
         return
     path.parent.mkdir(parents=True, exist_ok=True)

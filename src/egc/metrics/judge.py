@@ -26,13 +26,7 @@ from egc.data.files import data_home
 from egc.data.imageset import ImageSet, hold_out
 from egc.distributed import main_first
 from egc.errors import DataError
-from egc.metrics.frechet import (
-    Features,
-    fingerprint,
-    frechet_distance,
-    load_arrays,
-    save_arrays,
-)
+from egc.metrics.frechet import Features, fingerprint, frechet_distance, load_arrays, save_arrays
 
 FEATURES = 64
 STRIDED, SIDE = 16, 32

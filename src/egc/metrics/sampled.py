@@ -52,12 +52,7 @@ class Drawing:
 
     @classmethod
     def of(
-        cls,
-        model: Model,
-        *,
-        proportions: np.ndarray | None = None,
-        seed: int = 0,
-        **how: Any,
+        cls, model: Model, *, proportions: np.ndarray | None = None, seed: int = 0, **how: Any
     ) -> Self:
         """The drawing that `model.sample` would do with these keys of a `SampleConfig`."""
         sampling = model.sampling(**how)
@@ -119,23 +114,23 @@ def draw(
     """
     if count < 1:
         raise ConfigError(f"The number of images must be at least 1; got {count}.")
-    return _chunks(model, count, folder, drawing or Drawing.of(model), batch_size, progress)
+    how = drawing or Drawing.of(model)
+    return _chunks(model, how, how.labels(count), folder, batch_size, progress)
 
 
 def _chunks(
     model: Model,
-    count: int,
-    root: Path | None,
     drawing: Drawing,
+    labels: np.ndarray,
+    root: Path | None,
     batch_size: int | None,
     progress: bool,
 ) -> Iterator[Samples]:
-    labels = drawing.labels(count)
     folder = None if root is None else drawing.folder(root)
     if folder is not None:
         from_main(lambda: _write_recipe(folder, drawing))
-    with progress_line("Drawing", count, show=progress and is_main()) as line:
-        for start in range(0, count, CHUNK):
+    with progress_line("Drawing", len(labels), show=progress and is_main()) as line:
+        for start in range(0, len(labels), CHUNK):
             wanted = labels[start : start + CHUNK]
             path = None if folder is None else folder / f"{start:07d}.npz"
             chunk = None if path is None else _stored(path, model, wanted)
