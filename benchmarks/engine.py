@@ -24,7 +24,9 @@ import torch
 import torch.nn.functional as F
 
 from egc.config import Config
-from egc.model import Model, build_backbone
+from egc.model import Model
+from egc.nn.backbone import Shape
+from egc.nn.unet import UNet
 from egc.objectives.base import Batch
 from egc.objectives.egc import EGCObjective
 from egc.training.allocator import keep_freed_memory
@@ -52,7 +54,7 @@ class Bench:
     def __init__(self, config: Config, batch_size: int):
         self.model = Model.build(config, [str(i) for i in range(10)])
         size, channels = config.data.image_size, config.data.channels
-        self.ddpm = build_backbone(config, channels, channels, size)
+        self.ddpm = UNet.from_config(config.network, Shape(channels, channels, size))
         generator = torch.Generator().manual_seed(0)
         shape = (batch_size, channels, size, size)
         x0 = torch.randn(shape, generator=generator).clamp(-1, 1)

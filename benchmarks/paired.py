@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 
 from egc.api import EGC
 from egc.objectives import egc as objectives
-from egc.training.prepare import prepare
 from egc.report.figures import COLOURS, png
-from egc.training.run import Run
 from egc.training.batches import BatchStream
+from egc.training.prepare import prepare
+from egc.training.run import Run
 from egc.training.trainer import Trainer
 
 HERE = Path(__file__).parent

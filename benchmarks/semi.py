@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +31,12 @@ from egc.config import Config
 from egc.data.augment import augment
 from egc.data.imageset import ImageSet, balanced, keep_labels
 from egc.metrics.classification import evaluate_classification
-from egc.training.prepare import open_clean, prepare
-from egc.training.ema import EMA
-from egc.training.run import Run
 from egc.training.batches import step_generator
-from egc.training.trainer import Trainer, learning_rate
+from egc.training.ema import EMA
+from egc.training.prepare import open_clean, prepare
+from egc.training.run import Run
+from egc.training.schedule import learning_rate
+from egc.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "semi.json"
 FIGURE = Path(__file__).parents[1] / "docs" / "semi.png"
@@ -46,7 +48,7 @@ def train_egc(config: Config, train: ImageSet) -> EGC:
     with tempfile.TemporaryDirectory() as place:
         clean = open_clean(config, train)
         trainer = Trainer(model, train, Run(Path(place) / "run"), clean_data=clean)
-        return model.with_net(trainer.train(show=False))
+        return replace(model, net=trainer.train(show=False))
 
 
 def train_classifier(config: Config, train: ImageSet) -> EGC:
@@ -66,7 +68,7 @@ def train_classifier(config: Config, train: ImageSet) -> EGC:
         optimizer.step()
         optimizer.zero_grad()
         average.update(net, step)
-    return model.with_net(average.net)
+    return replace(model, net=average.net)
 
 
 def curves(results: dict[str, dict[str, list[float]]]) -> Figure:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 DISTANCES = {"fid": "FID", "judge_frechet": "judge-Frechet distance (not FID)"}
-"""of samples from real images; the first that an entry has is drawn"""
+"""of samples from real images; the first that an entry has is the one shown"""
 
 
 def comparison_table(rows: Sequence[Row], comparison: Comparison) -> str:
@@ -77,11 +77,11 @@ def scatter_figure(rows: Sequence[Row]) -> Figure:
             strip.axhline(row[distance], color=colours[row["name"]], label=name)
         strip.set_xticks([])
         strip.tick_params(labelleft=False)
-    undrawn = [row for row in rows if has(row, at)]
-    if undrawn:
+    unsampled = [row for row in rows if has(row, at)]
+    if unsampled:
         strip = figure.add_subplot(grid[0, 0], sharex=plane)
         strip.set_title("draws nothing", fontsize=7)
-        for row in undrawn:
+        for row in unsampled:
             strip.axvline(row[at], color=colours[row["name"]], label=literal(row["name"]))
         strip.set_yticks([])
         strip.tick_params(labelbottom=False)

@@ -55,8 +55,8 @@ class BatchStream:
     Args:
         data: the images of the noised stream.
         clean_data: those of the clean stream, if they are others.
-        no_label: what a label-conditioned network is told where the label is withheld; None for
-            networks that are told nothing.
+        no_label: the `cond` of a label-conditioned network where the label is withheld; None for
+            other networks.
         ahead: batches to prepare in advance; default: `AHEAD` for a GPU, else none.
     """
 

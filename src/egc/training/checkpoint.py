@@ -102,8 +102,8 @@ def _found(folder: Path) -> list[tuple[dict[str, Any], Path]]:
 def _why(error: Exception, folder: Path, step: int) -> str:
     full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
     reason = "the disk is full" if full else str(error)
-    whole = [about["step"] for about, _ in _found(folder)]
-    state = f"the checkpoint of step {whole[0]} is whole" if whole else "there is none before it"
+    steps = [about["step"] for about, _ in _found(folder)]
+    state = f"the checkpoint of step {steps[0]} is whole" if steps else "there is none before it"
     return f"The checkpoint of step {step} could not be written to {folder}: {reason}; {state}."
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ class Run:
             raise RunError(
                 f"{self.path} cannot be given another length (train.steps was "
                 f"{before.train.steps}, now {config.train.steps}): {why}. Begin another run with "
-                f"its weights: --from {self.path}."
+                f"its weights: --from {shlex.quote(str(self.path))}."
             )
         if differ:
             changes = "; ".join(f"{k} was {old}, now {new}" for k, (new, old) in differ.items())

@@ -1,6 +1,6 @@
 """The training loop.
 
-`Trainer.train` is the whole of it. Everything random comes from (seed, rank, step), everything
+`Trainer.train` is all of it. Everything random comes from (seed, rank, step), everything
 that changes is in the checkpoint, so stopping and starting again gives the same weights. Under
 `torchrun` or `accelerate launch`, all processes run this code and the main one writes.
 """
@@ -200,7 +200,7 @@ class Trainer:
         self.quality = None  # belongs to this step alone
 
     def _start(self, config: Config) -> None:
-        """Pick up the newest whole checkpoint, if there is one, and write down what is run."""
+        """Pick up the newest good checkpoint, if there is one, and write down what is run."""
         found = newest_checkpoint(self.run.checkpoints)
         if found is not None:
             self.step = found.step
