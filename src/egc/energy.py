@@ -115,8 +115,8 @@ class EnergyModel(Network):
         """
         t = self._each(t, x)
         guided = labels is not None and (isinstance(guidance, Tensor) or guidance != 0)
-        told, plain = self._joints(x, t, cond, needs_plain=guided or cfg != 1)
-        f = told.log_density
+        conditioned, plain = self._joints(x, t, cond, needs_plain=guided or cfg != 1)
+        f = conditioned.log_density
         if cfg != 1:
             f = torch.lerp(plain.log_density, f, cfg)
         log_prob = f / self.sigma(t, x)

@@ -41,10 +41,11 @@ class Registry:
         self._complete = False
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
-        """A decorator that gives a class or function this name; a later one replaces it."""
+        """A decorator that gives a class or function this name; yours replaces the package's."""
 
         def add(entry: Entry) -> Entry:
-            self._entries[name] = entry
+            if name not in self._entries or not entry.__module__.startswith("egc."):
+                self._entries[name] = entry
             return entry
 
         return add

@@ -89,13 +89,12 @@ def import_modules(names: Sequence[str]) -> None:
         folder = path.parent if path.suffix == ".py" else Path()
         if path.suffix == ".py" and not path.is_file():
             raise ConfigError(f"There is no file {name!r} to import.")
-        sys.path.insert(0, str(folder.resolve()))
+        if str(folder.resolve()) not in sys.path:
+            sys.path.insert(0, str(folder.resolve()))
         try:
             import_module(path.stem if path.suffix == ".py" else name)
         except ModuleNotFoundError as error:
             raise ConfigError(f"--import {name}: {error}.") from None
-        finally:
-            sys.path.pop(0)
 
 
 @contextmanager
