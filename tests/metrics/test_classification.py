@@ -12,7 +12,7 @@ import egc
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics import classification
+from egc.metrics import fitting
 from egc.metrics.calibration import Classification, reliability
 from egc.metrics.classification import (
     accuracy_against_t,
@@ -33,7 +33,7 @@ def random_case():
 
 
 def test_two_classes_by_hand():
-    result = Classification.of(np.array([[0.8, 0.2], [0.4, 0.6], [0.9, 0.1]]), np.array([0, 0, 1]))
+    result = Classification(np.array([[0.8, 0.2], [0.4, 0.6], [0.9, 0.1]]), np.array([0, 0, 1]))
     assert result.accuracy == pytest.approx(1 / 3)
     assert result.confusion.tolist() == [[1, 1], [1, 0]]
     assert result.nll == pytest.approx(-np.log([0.8, 0.4, 0.1]).mean())
@@ -63,7 +63,7 @@ def test_certainty_is_in_the_last_bin():
 
 
 def test_a_certain_mistake_has_a_finite_loss():
-    result = Classification.of(np.array([[1.0, 0.0]]), np.array([1]))
+    result = Classification(np.array([[1.0, 0.0]]), np.array([1]))
     assert np.isfinite(result.nll)
     assert result.nll > 80
     assert result.brier == pytest.approx(2)
@@ -71,7 +71,7 @@ def test_a_certain_mistake_has_a_finite_loss():
 
 def test_beside_torchmetrics(random_case):
     probabilities, labels = random_case
-    result = Classification.of(probabilities, labels)
+    result = Classification(probabilities, labels)
     expected = multiclass_calibration_error(
         torch.tensor(probabilities), torch.tensor(labels), num_classes=8, n_bins=15
     )
@@ -81,13 +81,13 @@ def test_beside_torchmetrics(random_case):
 
 def test_certainty_is_not_a_bin_of_its_own():
     """The figure and the diagram agree also where the network is certain."""
-    result = Classification.of(np.array([[1.0, 0.0], [0.97, 0.03]]), np.array([0, 1]))
+    result = Classification(np.array([[1.0, 0.0], [0.97, 0.03]]), np.array([0, 1]))
     assert result.ece == pytest.approx(abs(0.5 - 0.985), abs=1e-5)
 
 
 def test_beside_sklearn(random_case):
     probabilities, labels = random_case
-    result = Classification.of(probabilities, labels)
+    result = Classification(probabilities, labels)
     assert result.nll == pytest.approx(log_loss(labels, probabilities, labels=range(8)), rel=1e-6)
     top5 = top_k_accuracy_score(labels, probabilities, k=5, labels=range(8))
     assert result.top5 == pytest.approx(top5)
@@ -96,7 +96,7 @@ def test_beside_sklearn(random_case):
 
 
 def test_the_summary_is_json(random_case):
-    result = Classification.of(*random_case)
+    result = Classification(*random_case)
     summary = json.loads(json.dumps(result.summary()))
     assert summary["images"] == 500
     assert summary["accuracy"] == result.accuracy
@@ -133,8 +133,8 @@ def test_digits_are_named_well_in_every_way(digits, held_out):
 def test_an_image_keeps_its_noise_whoever_classifies_it(digits, held_out, monkeypatch):
     """Of several processes each takes a share; an image's seed is its position in the set."""
     every = evaluate_classification(digits, held_out, ensemble=2).probabilities
-    monkeypatch.setattr(classification, "share", lambda items: items[::-1])
-    monkeypatch.setattr(classification, "gather", lambda rows: rows[::-1])
+    monkeypatch.setattr(fitting, "share", lambda items: items[::-1])
+    monkeypatch.setattr(fitting, "gather", lambda rows: rows[::-1])
     other_way = evaluate_classification(digits, held_out, ensemble=2).probabilities
     np.testing.assert_allclose(other_way, every, atol=1e-5)
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_measured_is_refused(digits, held_out, tiny_config):
 
 
 def test_figures_are_drawn(random_case, digits, held_out):
-    result = Classification.of(*random_case)
+    result = Classification(*random_case)
     for figure in (
         reliability_figure({"plain": result, "again": result}),
         against_t_figure(accuracy_against_t(digits, held_out.subset(np.arange(5)), [0, 500])),

@@ -21,7 +21,7 @@ the same name mean the same in all metrics, as they are one flag.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from egc.config.parse import key
@@ -33,10 +33,28 @@ if TYPE_CHECKING:
 
 Row = tuple[str, str]
 """what was measured, and the figure as text"""
+OBSTACLES = {
+    "classifies": "it names nothing",
+    "draws": "it was not trained to draw",
+    "denoises": "it knows no noise levels",
+    "pixels": "it works on latents, and the figure would be one of latents",
+}
+"""what a metric may require of a model, and what to say of one that has it not"""
 
 
 def percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %")
+
+
+def fields_of(found: Any) -> dict[str, Any]:
+    """The fields of a dataclass, arrays as lists."""
+    values = {field.name: getattr(found, field.name) for field in fields(found)}
+    return {name: n.tolist() if hasattr(n, "tolist") else n for name, n in values.items()}
+
+
+def of_model(title: str, name: str, results: Mapping[str, Any]) -> str:
+    """A title, with the name of the model where there are several."""
+    return f"{title}: {name}" if len(results) > 1 else title
 
 
 class Column(NamedTuple):
@@ -65,13 +83,16 @@ class Measured:
     """What a metric found of one model."""
 
     def summary(self) -> dict[str, Any]:
-        """All figures, and what they depend on, as JSON can hold them."""
-        raise NotImplementedError
+        """All figures, and what they depend on, as JSON can hold them; here: all fields."""
+        return fields_of(self)
 
     def rows(self) -> list[Row]:
         """The figures to read, in the terminal and on the page; here: numbers of the summary."""
-        found = self.summary().items()
-        return [(name.replace("_", " "), f"{n:.4g}") for name, n in found if _is_number(n)]
+        return [
+            (name.replace("_", " "), f"{n:.4g}")
+            for name, n in self.summary().items()
+            if isinstance(n, int | float) and not isinstance(n, bool)
+        ]
 
     def verdict(self) -> str:
         """One sentence for the top of the page, or nothing."""
@@ -89,6 +110,8 @@ class Metric:
     """what is measured, in a few words"""
     finds: tuple[str, ...] = ()
     """well-known names of its figures: who asks for one of them as a metric is sent here"""
+    requires: tuple[str, ...] = ()
+    """keys of `OBSTACLES`: what a model must be able to do"""
     needs_labels = False
     """whether right answers are counted, so that the data must have the model's classes"""
 
@@ -100,34 +123,26 @@ class Metric:
 
     def obstacle(self, model: Model) -> str | None:
         """Why a model cannot be measured so, to follow "because"; None if it can."""
-        return None
+        able = {
+            "classifies": model.classifies,
+            "draws": model.net.draws,
+            "denoises": model.net.denoises,
+            "pixels": model.config.codec.kind == "pixel",
+        }
+        return next((OBSTACLES[what] for what in self.requires if not able[what]), None)
 
     def measure(self, model: Model, data: Splits, options: Any, progress: bool) -> Measured:
-        """Measure a model on `data.test`.
-
-        Args:
-            options: an instance of `Options`, checked.
-            progress: whether to show how far it is.
-        """
+        """Measure a model on `data.test`, with an instance of `Options` that was checked."""
         raise NotImplementedError
 
     def figures(self, results: Mapping[str, Any]) -> list[Section]:
         """What there is to look at of several models, by name; here: one after the other."""
-        sections = []
-        for name, result in results.items():
-            for section in result.figures():
-                title = section.title if len(results) == 1 else f"{section.title}: {name}"
-                sections.append(Section(title, section.text, section.picture, section.table))
-        return sections
+        return [
+            replace(section, title=of_model(section.title, name, results))
+            for name, result in results.items()
+            for section in result.figures()
+        ]
 
     def columns(self, options: Any) -> list[Column]:
-        """The figures of a summary, measured with these options, that `egc compare` shows.
-
-        A column that no entry of a comparison has a figure for is left out by the table, so all
-        that there may be are named here.
-        """
+        """The figures that `egc compare` shows; it leaves out those that no entry has."""
         return []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

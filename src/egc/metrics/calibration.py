@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from egc.metrics.base import fields_of
+
 BINS = 15
 """of confidence"""
 MIN_PROBABILITY = float(np.finfo(np.float32).tiny)
@@ -42,22 +44,22 @@ class Reliability:
 class Classification:
     """Accuracy, confusion and calibration on a labelled set."""
 
-    accuracy: float
-    confusion: np.ndarray
-    """counts, true class by predicted class; (C, C)"""
     probabilities: np.ndarray
-    """(N, C)"""
+    """p(y|x); (N, C)"""
     labels: np.ndarray
     """true class indices; (N,)"""
 
-    @classmethod
-    def of(cls, probabilities: np.ndarray, labels: np.ndarray) -> Classification:
-        """p(y|x) of images (N, C), and their true classes (N,)."""
-        predicted = probabilities.argmax(axis=1)
-        classes = probabilities.shape[1]
-        confusion = np.zeros((classes, classes), dtype=int)
-        np.add.at(confusion, (labels, predicted), 1)
-        return cls(float((predicted == labels).mean()), confusion, probabilities, labels)
+    @cached_property
+    def accuracy(self) -> float:
+        return float((self.probabilities.argmax(axis=1) == self.labels).mean())
+
+    @cached_property
+    def confusion(self) -> np.ndarray:
+        """Counts, true class by predicted class; (C, C)."""
+        classes = self.probabilities.shape[1]
+        counts = np.zeros((classes, classes), dtype=int)
+        np.add.at(counts, (self.labels, self.probabilities.argmax(axis=1)), 1)
+        return counts
 
     @property
     def top5(self) -> float | None:
@@ -92,28 +94,16 @@ class Classification:
 
     def numbers(self) -> dict[str, float | None]:
         """The plain figures."""
-        return {
-            "accuracy": self.accuracy,
-            "top5": self.top5,
-            "nll": self.nll,
-            "brier": self.brier,
-            "ece": self.ece,
-            "confidence": self.confidence,
-        }
+        names = ("accuracy", "top5", "nll", "brier", "ece", "confidence")
+        return {name: getattr(self, name) for name in names}
 
     def summary(self) -> dict[str, Any]:
-        """All figures and bins, for JSON."""
-        bins = self.reliability
         spread = np.sqrt(self.accuracy * (1 - self.accuracy) / len(self.labels))
         return {
             "images": len(self.labels),
             **self.numbers(),
             "accuracy_error": float(spread),
-            "reliability": {
-                "confidence": bins.confidence.tolist(),
-                "accuracy": bins.accuracy.tolist(),
-                "count": bins.count.tolist(),
-            },
+            "reliability": fields_of(self.reliability),
             "confusion": self.confusion.tolist(),
         }
 
@@ -122,8 +112,7 @@ def reliability(probabilities: np.ndarray, labels: np.ndarray, bins: int = BINS)
     """Images (N, C) sorted by confidence into `bins`, the last of which includes 1."""
     confidence = probabilities.max(axis=1).astype(np.float64)
     right = probabilities.argmax(axis=1) == labels
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-    places = np.digitize(confidence, inner)
+    places = np.digitize(confidence, np.linspace(0, 1, bins + 1)[1:-1])
     count = np.bincount(places, minlength=bins)
     filled = count.clip(min=1)
     return Reliability(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from egc.codec import unit_pixels
 from egc.config.parse import key
 from egc.data.imageset import ImageSet, Splits
 from egc.diffusion import initial_noise
-from egc.distributed import gather, share
-from egc.errors import ConfigError, DataError
-from egc.metrics.base import Column, Measured, Metric, Row, percent
+from egc.errors import ConfigError
+from egc.metrics.base import Column, Measured, Metric, Row, fields_of, percent
 from egc.metrics.calibration import Classification
-from egc.metrics.fitting import fitting, labelled
+from egc.metrics.fitting import fitting, in_shares, labelled
 from egc.model import Model
 from egc.registry import metrics
 from egc.report.figures import ACCENT, COLOURS, INK, canvas, confusion_figure, literal
@@ -30,9 +30,6 @@ from egc.tasks.predict import Predictor, predict_proba
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-AT_ONCE = 256
-"""images that are read together"""
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,7 @@ class AgainstT:
     images: int
 
     def summary(self) -> dict[str, Any]:
-        return {
-            "times": self.times,
-            "accuracy": self.accuracy.tolist(),
-            "confidence": self.confidence.tolist(),
-            "images": self.images,
-        }
+        return fields_of(self)
 
 
 def evaluate_classification(
@@ -61,21 +53,21 @@ def evaluate_classification(
     `ensemble` and `purify` are those of a `Predictor`; where they draw noise, the image at
     position i has the seed `seed + i`.
     """
-    known = _labelled(data)
+    known = labelled(data)
     if ensemble or purify:
         fitting(model, data)
-        predictor = Predictor(model, ensemble, purify)
-    rows: list[np.ndarray] = []
-    for positions in _parts(known):
+    predictor = Predictor(model, ensemble, purify)
+
+    def ask(positions: np.ndarray) -> np.ndarray:
         images = data.images(positions)
-        if ensemble or purify:
-            with torch.no_grad():
-                pixels = unit_pixels(images).to(model.device)
-                log_p = predictor(pixels, (seed + positions).tolist())
-            rows += list(log_p.exp().cpu().numpy())
-        else:
-            rows += list(predict_proba(model, images))
-    return Classification.of(np.stack(gather(rows)), data.labels[known])
+        if not predictor.is_random:
+            return predict_proba(model, images)
+        with torch.no_grad():
+            pixels = unit_pixels(images).to(model.device)
+            log_p = predictor(pixels, (seed + positions).tolist())
+        return log_p.exp().cpu().numpy()
+
+    return Classification(np.stack(in_shares(known, ask)), data.labels[known])
 
 
 def accuracy_against_t(
@@ -89,9 +81,10 @@ def accuracy_against_t(
     last = model.diffusion.steps - 1
     if not times or not all(0 <= t <= last for t in times):
         raise ConfigError(f"The noise levels must be 0 to {last}, and some; got {list(times)}.")
-    known = _labelled(data)
-    rows: list[np.ndarray] = []
-    for positions in _parts(known):
+    known = labelled(data)
+
+    def ask(positions: np.ndarray) -> np.ndarray:
+        """Whether each image is named rightly, and the confidence, at each t; (N, 2, levels)."""
         x = model.codec.encode(data.images(positions)).to(model.device)
         generators = [torch.Generator().manual_seed(seed + int(i)) for i in positions]
         noise = initial_noise(generators, x.shape[1:]).to(x)
@@ -101,9 +94,10 @@ def accuracy_against_t(
             for t in times:
                 logits = model.net.logits(model.diffusion.noise(x, t, noise), t)
                 confidence, predicted = logits.softmax(dim=1).max(dim=1)
-                columns.append(torch.stack([(predicted == labels).to(x), confidence]))
-        rows += list(torch.stack(columns).permute(2, 1, 0).cpu().numpy())
-    accuracy, confidence = np.stack(gather(rows)).mean(axis=0, dtype=np.float64)
+                columns.append(torch.stack([(predicted == labels).to(x), confidence], dim=1))
+        return torch.stack(columns, dim=2).cpu().numpy()
+
+    accuracy, confidence = np.stack(in_shares(known, ask)).mean(axis=0, dtype=np.float64)
     return AgainstT(list(times), accuracy, confidence, len(known))
 
 
@@ -120,7 +114,7 @@ class Classified(Measured):
     classes: list[str]
 
     def summary(self) -> dict[str, Any]:
-        found = {**self.ways["plain"].summary()}
+        found = self.ways["plain"].summary()
         found["ways"] = {name: result.numbers() for name, result in self.ways.items()}
         if self.against_t is not None:
             found["against_t"] = self.against_t.summary()
@@ -130,14 +124,14 @@ class Classified(Measured):
         lines: list[Row] = []
         for way, each in self.ways.items():
             tail = "" if way == "plain" else f", {way}"
-            top5 = [] if each.top5 is None else [(f"top-5{tail}", percent(each.top5))]
-            lines += [
-                (f"accuracy{tail}", f"{percent(each.accuracy)} of {len(each.labels):,}"),
-                *top5,
-                (f"NLL{tail}", f"{each.nll:.4f}"),
-                (f"Brier{tail}", f"{each.brier:.4f}"),
-                (f"ECE{tail}", f"{100 * each.ece:.2f} %"),
-            ]
+            shown = {
+                "accuracy": f"{percent(each.accuracy)} of {len(each.labels):,}",
+                "top-5": None if each.top5 is None else percent(each.top5),
+                "NLL": f"{each.nll:.4f}",
+                "Brier": f"{each.brier:.4f}",
+                "ECE": f"{100 * each.ece:.2f} %",
+            }
+            lines += [(f"{name}{tail}", text) for name, text in shown.items() if text]
         if self.against_t is not None:
             middle = len(self.against_t.times) // 2
             t, accuracy = self.against_t.times[middle], self.against_t.accuracy[middle]
@@ -168,6 +162,7 @@ class Classified(Measured):
 class ClassificationMetric(Metric):
     title = "accuracy and calibration"
     finds = ("accuracy", "ece", "calibration", "nll", "brier", "top5", "confusion")
+    requires = ("classifies",)
     needs_labels = True
 
     @dataclass(frozen=True)
@@ -177,35 +172,29 @@ class ClassificationMetric(Metric):
         purify: int = key(0, "noise level to clean images from before naming them; 0: not", low=0)
         levels: int = key(9, "noise levels to measure accuracy at; 0: none", low=0)
 
-    def obstacle(self, model: Model) -> str | None:
-        return None if model.classifies else "it names nothing"
-
     def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Classified:
         test = data.test
         fitting(model, test)
         if options.images is not None:
             test = test.subset(labelled(test, options.images))
-        asked: dict[str, dict[str, int]] = {"plain": {}}
-        if options.ensemble:
-            asked[f"ensemble of {options.ensemble}"] = {"ensemble": options.ensemble}
-        if options.purify:
-            asked[f"purified from {options.purify}"] = {"purify": options.purify}
-        ways = {
-            name: evaluate_classification(model, test, seed=options.seed, **way)
-            for name, way in asked.items()
-        }
+        seed, ensemble, purify = options.seed, options.ensemble, options.purify
+        ways = {"plain": evaluate_classification(model, test)}
+        if ensemble:
+            averaged = evaluate_classification(model, test, ensemble=ensemble, seed=seed)
+            ways[f"ensemble of {ensemble}"] = averaged
+        if purify:
+            purified = evaluate_classification(model, test, purify=purify, seed=seed)
+            ways[f"purified from {purify}"] = purified
         against = None
         if options.levels and model.net.denoises:
             levels = np.linspace(0, model.diffusion.steps - 1, options.levels)
             times = levels.round().astype(int).tolist()
-            against = accuracy_against_t(model, test, times, seed=options.seed)
+            against = accuracy_against_t(model, test, times, seed=seed)
         return Classified(ways, against, model.classes)
 
     def columns(self, options: Options) -> list[Column]:
-        return [
-            Column("accuracy", "accuracy", percent, ("accuracy",)),
-            Column("ece", "ECE", percent, ("ece",)),
-        ]
+        shown = {"accuracy": "accuracy", "ece": "ECE"}
+        return [Column(name, title, percent, (name,)) for name, title in shown.items()]
 
 
 def reliability_figure(results: Mapping[str, Classification]) -> Figure:
@@ -215,9 +204,8 @@ def reliability_figure(results: Mapping[str, Classification]) -> Figure:
     figure = canvas(4.4, 4.8)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     upper.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=":")
-    for index, (name, result) in enumerate(results.items()):
-        bins, colour = result.reliability, COLOURS[index % len(COLOURS)]
-        filled = bins.count > 0
+    for (name, result), colour in zip(results.items(), cycle(COLOURS), strict=False):
+        bins, filled = result.reliability, result.reliability.count > 0
         accuracy, count = bins.accuracy[filled], bins.count[filled]
         # Of a few images nothing is sure: Jeffreys intervals, 95 %, say how little.
         right, wrong = accuracy * count + 0.5, (1 - accuracy) * count + 0.5
@@ -233,14 +221,11 @@ def reliability_figure(results: Mapping[str, Classification]) -> Figure:
             label=f"{literal(name)}: ECE {result.ece:.1%}",
         )
         lower.stairs(bins.count, np.linspace(0, 1, len(bins.count) + 1), color=colour)
-    upper.set_ylabel("accuracy")
-    upper.set_xlim(0, 1.01)
-    upper.set_ylim(-0.02, 1.03)
+    upper.set(ylabel="accuracy", xlim=(0, 1.01), ylim=(-0.02, 1.03))
     upper.grid(alpha=0.25)
     upper.legend(frameon=False, fontsize=9)
     lower.set_yscale("symlog", linthresh=1)
-    lower.set_xlabel("confidence")
-    lower.set_ylabel("images")
+    lower.set(xlabel="confidence", ylabel="images")
     return figure
 
 
@@ -249,26 +234,10 @@ def against_t_figure(result: AgainstT) -> Figure:
     figure = canvas(5.2, 4.8)
     axis = figure.subplots()
     for name, colour in (("accuracy", ACCENT), ("confidence", COLOURS[1])):
-        axis.plot(
-            result.times, getattr(result, name), "o-", color=colour, markersize=3, label=name
-        )
-    axis.set_xlabel("noise level t")
-    axis.set_ylabel("share of images, mean confidence")
-    axis.set_ylim(0, 1.02)
+        values = getattr(result, name)
+        axis.plot(result.times, values, "o-", color=colour, markersize=3, label=name)
+    label = "share of images, mean confidence"
+    axis.set(xlabel="noise level t", ylabel=label, ylim=(0, 1.02))
     axis.grid(alpha=0.25)
     axis.legend(frameon=False)
     return figure
-
-
-def _labelled(data: ImageSet) -> np.ndarray:
-    """Positions of the images whose class is known."""
-    known = np.flatnonzero(data.labels >= 0)
-    if len(known) == 0:
-        raise DataError(f"{data.name} has no labelled images to measure accuracy on.")
-    return known
-
-
-def _parts(positions: np.ndarray) -> list[np.ndarray]:
-    """What this process works on, in parts: large sets do not fit into memory."""
-    mine = np.array(share(positions.tolist()), dtype=int)
-    return [mine[start : start + AT_ONCE] for start in range(0, len(mine), AT_ONCE)]

@@ -28,16 +28,11 @@ def check_metric(name: str) -> None:
 def _in_package() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Names and `finds` of all classes in this package's files that are registered."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        if "@metrics.register(" not in (text := path.read_text()):
-            continue
-        for node in [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]:
-            for mark in node.decorator_list:
-                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "metrics.register":
-                    yield ast.literal_eval(mark.args[0]), _finds(node)
-
-
-def _finds(node: ast.ClassDef) -> tuple[str, ...]:
-    for line in node.body:
-        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "finds":
-            return tuple(ast.literal_eval(line.value))
-    return ()
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ClassDef) or not node.decorator_list:
+                continue
+            mark, *_ = node.decorator_list
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "metrics.register":
+                assigned = [line for line in node.body if isinstance(line, ast.Assign)]
+                finds = [x.value for x in assigned if ast.unparse(x.targets[0]) == "finds"]
+                yield ast.literal_eval(mark.args[0]), ast.literal_eval(finds[0]) if finds else ()
