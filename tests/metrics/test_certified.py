@@ -15,8 +15,15 @@ from egc.codec import LatentCodec
 from egc.config import CodecConfig, DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, EGCError, ModelError
-from egc.metrics.certified import Certified, certified_figure, evaluate_certified
-from egc.metrics.smoothing import Smoothed, lower_bound, nearest_level, noise_levels
+from egc.metrics.certified import (
+    Certified,
+    Smoothed,
+    certified_figure,
+    evaluate_certified,
+    lower_bound,
+    nearest_level,
+    noise_levels,
+)
 from egc.nn.network import Network
 from egc.nn.readouts import Joint
 

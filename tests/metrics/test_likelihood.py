@@ -15,10 +15,10 @@ from egc.config import DataConfig, DiffusionConfig
 from egc.data import ImageSet, open_source
 from egc.diffusion import Diffusion
 from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics import likelihood
-from egc.metrics.likelihood import evaluate_likelihood
-from egc.metrics.variational_bound import (
+from egc.metrics import fitting
+from egc.metrics.likelihood import (
     decoder_log_prob,
+    evaluate_likelihood,
     fixed_variance,
     gaussian_kl,
     posterior_kl,
@@ -175,8 +175,8 @@ def test_processes_share_the_images(tiny, monkeypatch):
     """Whoever bounds an image, its seed is its position."""
     data = ImageSet.from_arrays(np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8))
     one = evaluate_likelihood(tiny, data, terms=2).bound.total
-    monkeypatch.setattr(likelihood, "share", lambda items: items[::-1])
-    monkeypatch.setattr(likelihood, "gather", lambda rows: rows[::-1])
+    monkeypatch.setattr(fitting, "share", lambda items: items[::-1])
+    monkeypatch.setattr(fitting, "gather", lambda rows: rows[::-1])
     np.testing.assert_allclose(
         evaluate_likelihood(tiny, data, terms=2).bound.total, one, rtol=1e-3
     )
