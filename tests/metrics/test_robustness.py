@@ -16,11 +16,10 @@ from egc.cli import main
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, EGCError, ModelError
-from egc.metrics.attack_examples import attack_examples, examples_figure
-from egc.metrics.attacks import Ball, ascent, fgsm, judge, pgd, random_search
-from egc.metrics.autoattack import autoattack
+from egc.metrics.attacks import Ball, ascent, autoattack, fgsm, judge, pgd, random_search
 from egc.metrics.fitting import fitting, labelled
 from egc.metrics.robustness import evaluate_robustness, robustness_figure
+from egc.metrics.trial import Attack, attack_examples, examples_figure
 from egc.nn.network import Network
 from egc.tasks.predict import Predictor
 
@@ -76,12 +75,12 @@ def test_the_worst_case_of_a_linear_model_is_found(norm):
     expected = margin > epsilon * dual
     for name in ("fgsm", "pgd"):
         found = ATTACKS[name](
-            asked, pixels, labels, epsilon=1.001 * epsilon, norm=norm, seeds=range(64)
+            asked, pixels, labels, Ball(norm, 1.001 * epsilon), seeds=range(64)
         )
         right = judge(asked, found, range(64)) == labels
         undecided = (margin / (epsilon * dual) - 1).abs() < 0.01
         assert torch.equal(right[~undecided], expected[~undecided])
-    weaker = random_search(asked, pixels, labels, epsilon=epsilon, norm=norm, seeds=range(64))
+    weaker = random_search(asked, pixels, labels, Ball(norm, epsilon), seeds=range(64))
     assert (judge(asked, weaker, range(64)) == labels).sum() >= expected.sum()
 
 
@@ -92,9 +91,9 @@ def test_attacks_stay_in_the_ball_and_in_the_range_of_pixels(name, norm):
     pixels, labels = asked.images(12, low=0, high=1)
     epsilon = 0.2 if norm == "linf" else 0.6
     if name == "autoattack":
-        found = autoattack(asked, pixels, labels, epsilon=epsilon, norm=norm)
+        found = autoattack(asked, pixels, labels, Ball(norm, epsilon))
     else:
-        found = ATTACKS[name](asked, pixels, labels, epsilon=epsilon, norm=norm, seeds=range(12))
+        found = ATTACKS[name](asked, pixels, labels, Ball(norm, epsilon), seeds=range(12))
     assert found.min() >= 0
     assert found.max() <= 1
     change = (found - pixels).flatten(1)
@@ -126,7 +125,7 @@ def test_steps_equal_those_of_captum(digits, held_out):
     def loss(log_p, target):
         return -log_p.gather(1, target[:, None])[:, 0]
 
-    ours = fgsm(asked, pixels, labels, epsilon=0.1, seeds=seeds)
+    ours = fgsm(asked, pixels, labels, Ball("linf", 0.1), seeds=seeds)
     oracle = FGSM(forward, loss, 0, 1)
     oracle.zero_thresh = (
         0  # it takes gradients below 1e-6 for none; where a model is sure, all are
@@ -154,7 +153,7 @@ def test_an_attack_depends_on_the_seed_of_an_image_not_on_its_batch(tiny, held_o
     pixels, _, seeds = as_pixels(held_out, 6)
     for asked in (Predictor(tiny), Predictor(tiny, ensemble=2)):
         labels = judge(asked, pixels, seeds)
-        options = {"epsilon": 0.1, "steps": 3, "draws": 2}
+        options = {"ball": Ball("linf", 0.1), "steps": 3, "draws": 2}
         together = pgd(asked, pixels, labels, seeds=seeds, **options)
         alone = pgd(asked, pixels[4:], labels[4:], seeds=seeds[4:], **options)
         assert torch.allclose(together[4:], alone, atol=1e-4)
@@ -168,7 +167,7 @@ def test_restarts_keep_what_was_found(digits, held_out):
     right = [
         judge(
             asked,
-            pgd(asked, pixels, labels, epsilon=0.12, steps=4, restarts=n, seeds=seeds),
+            pgd(asked, pixels, labels, Ball("linf", 0.12), seeds, steps=4, restarts=n),
             seeds,
         )
         == labels
@@ -192,7 +191,7 @@ def test_gradients_are_averaged_over_draws():
 
     asked, fixed = Noisy(classes=3), Linear(classes=3)
     pixels, labels = fixed.images(32)
-    options = {"epsilon": 0.1, "steps": 5, "seeds": range(32)}
+    options = {"ball": Ball("linf", 0.1), "steps": 5, "seeds": range(32)}
 
     def lead(found):
         log_p = fixed(found, [])
@@ -232,7 +231,7 @@ def test_autoattack_with_few_classes(capsys, caplog, monkeypatch, classes, is_ra
     pixels, labels = asked.images(4)
     tracer, state = sys.gettrace(), torch.random.get_rng_state()
     with caplog.at_level(logging.WARNING, logger="egc"):
-        found = autoattack(asked, pixels, labels, epsilon=0.3)
+        found = autoattack(asked, pixels, labels, Ball("linf", 0.3))
     assert (judge(asked, found, range(4)) == labels).sum() == 0
     assert seen == [suite.split()]
     assert ("DLR" in caplog.text) == (classes < (3 if is_random else 4))
@@ -245,7 +244,7 @@ def test_autoattack_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     pixels, labels = Linear().images(2)
     with pytest.raises(ConfigError, match=r"pip install 'egc\[attack\]'"):
-        autoattack(Linear(), pixels, labels, epsilon=0.1)
+        autoattack(Linear(), pixels, labels, Ball("linf", 0.1))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -316,7 +315,7 @@ def test_purification_has_both_figures(digits, held_out):
 
 
 def test_examples_are_those_of_the_evaluation(digits, held_out):
-    examples = attack_examples(Predictor(digits), held_out, epsilon=64, count=5)
+    examples = attack_examples(Predictor(digits), held_out, Attack("pgd", 64), count=5)
     assert examples.images.shape == (5, 8, 8, 1)
     assert np.abs(examples.attacked - examples.images).max() <= 64 / 255 + 1e-6
     assert (examples.taken_for != examples.labels).any()

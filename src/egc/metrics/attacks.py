@@ -5,7 +5,8 @@
 in pixels of 0..1, as floats (rounding to 8 bits is left out, as is the custom), in the maximum
 norm `linf` or the Euclidean norm `l2`. `fgsm` takes one step along the gradient (Goodfellow et al.
 2015), `pgd` many small ones from random points of the ball (Madry et al. 2018), `random_search`
-none: it is the control that shows whether gradients lead anywhere.
+none: it is the control that shows whether gradients lead anywhere. `autoattack` (Croce & Hein
+2020) is four attacks without parameters, for the figure to be quoted.
 
 Where the answer is random, gradients and answers are means over draws (expectation over
 transformation, Athalye et al. 2018). An attack gives pixels; whether they fool the model is judged
@@ -15,6 +16,9 @@ the batch does not matter.
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egc.errors import ConfigError, suggest
+from egc.errors import ConfigError
 
-NORMS = ("linf", "l2")
+log = logging.getLogger("egc")
+
 START, NOISE, SEARCH, JUDGE = range(4)
 """what a random number is for: streams that share nothing"""
 
@@ -41,17 +46,10 @@ class Asked(Protocol):
 
 
 class Ball(NamedTuple):
-    """All images within `epsilon` of an image."""
+    """All images within `epsilon` of an image, in the norm `linf` or `l2`."""
 
     norm: str
     epsilon: float
-
-    def checked(self) -> Ball:
-        if self.norm not in NORMS:
-            raise ConfigError(f"There is no norm {self.norm!r}. {suggest(self.norm, NORMS)}")
-        if not self.epsilon > 0:
-            raise ConfigError(f"epsilon must be above 0; got {self.epsilon:g}.")
-        return self
 
     def project(self, moved: Tensor, pixels: Tensor) -> Tensor:
         """The image of the ball and of the range of pixels that `moved` goes back to."""
@@ -84,19 +82,11 @@ class Ball(NamedTuple):
 
 
 def fgsm(
-    asked: Asked,
-    pixels: Tensor,
-    labels: Tensor,
-    *,
-    epsilon: float,
-    norm: str = "linf",
-    draws: int = 1,
-    seeds: Sequence[int],
+    asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seeds: Sequence[int], draws: int = 1
 ) -> Tensor:
     """One step of the full length."""
-    ball = Ball(norm, epsilon).checked()
-    way = ascent(asked, pixels, labels, ball, steps=1, size=epsilon, draws=draws, seeds=seeds)
-    *_, (end, _) = way
+    options: Any = {"steps": 1, "size": ball.epsilon, "draws": draws}
+    *_, (end, _) = ascent(asked, pixels, labels, ball, seeds, **options)
     return end
 
 
@@ -104,26 +94,20 @@ def pgd(
     asked: Asked,
     pixels: Tensor,
     labels: Tensor,
+    ball: Ball,
+    seeds: Sequence[int],
     *,
-    epsilon: float,
-    norm: str = "linf",
     steps: int = 20,
-    size: float | None = None,
     restarts: int = 1,
     draws: int = 1,
-    seeds: Sequence[int],
 ) -> Tensor:
     """Many steps, back into the ball after each; the worst image of the way is kept.
 
     Args:
-        size: of a step; 2.5 epsilon / steps if not given.
         restarts: runs from random points of the ball; 0: one run from the image itself.
         draws: of noise a step, where the answer is random.
-        seeds: one an image.
     """
-    ball = Ball(norm, epsilon).checked()
-    check_effort(steps, restarts, draws)
-    size = 2.5 * epsilon / steps if size is None else size
+    options: Any = {"steps": steps, "size": 2.5 * ball.epsilon / steps, "draws": draws}
     found = _Found(asked, pixels, labels)
     for restart in range(max(1, restarts)):
         rows = found.standing()
@@ -131,8 +115,7 @@ def pgd(
             break
         x, mine = pixels[rows], mixed([seeds[i] for i in rows.tolist()], restart)
         start = ball.random(x, _generators(mine, START)) if restarts else x
-        options: Any = {"steps": steps, "size": size, "draws": draws, "seeds": mine}
-        for moved, log_p in ascent(asked, x, labels[rows], ball, start=start, **options):
+        for moved, log_p in ascent(asked, x, labels[rows], ball, mine, start=start, **options):
             found.keep(rows, moved, log_p)
     return found.pixels
 
@@ -142,11 +125,11 @@ def ascent(
     pixels: Tensor,
     labels: Tensor,
     ball: Ball,
+    seeds: Sequence[int],
     *,
     steps: int,
     size: float,
     draws: int = 1,
-    seeds: Sequence[int],
     start: Tensor | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Climb -log p(y|x) inside the ball, yielding every image on the way and its log p(y|x).
@@ -173,21 +156,17 @@ def random_search(
     asked: Asked,
     pixels: Tensor,
     labels: Tensor,
+    ball: Ball,
+    seeds: Sequence[int],
     *,
-    epsilon: float,
-    norm: str = "linf",
     queries: int = 100,
     draws: int = 1,
-    seeds: Sequence[int],
 ) -> Tensor:
     """Change some pixels at random and keep what is worse for the model; no gradients.
 
     The share of pixels that a try changes falls from all to few. All tries of an image meet the
     same draws of noise, so that they can be compared.
     """
-    ball = Ball(norm, epsilon).checked()
-    if queries < 1:
-        raise ConfigError(f"A random search needs at least 1 query; got {queries}.")
     found = _Found(asked, pixels, labels)
     for query in range(queries):
         rows = found.standing()
@@ -198,10 +177,10 @@ def random_search(
         x, best = pixels[rows], found.pixels[rows]
         changed = _random(torch.rand, generators, x) < (1 + query) ** -0.5
         kick = _random(torch.randn, generators, x)
-        if norm == "linf":
-            moved = torch.where(changed, x + epsilon * kick.sign(), best)
+        if ball.norm == "linf":
+            moved = torch.where(changed, x + ball.epsilon * kick.sign(), best)
         else:
-            moved = best + epsilon * ball.steepest(kick * changed)
+            moved = best + ball.epsilon * ball.steepest(kick * changed)
         moved = ball.project(moved, x)
         with torch.no_grad():
             answers = [asked(moved, draw) for draw in _draws(asked, draws, mine, NOISE)]
@@ -209,12 +188,51 @@ def random_search(
     return found.pixels
 
 
-def check_effort(steps: int, restarts: int, draws: int) -> None:
-    if steps < 1 or restarts < 0 or draws < 1:
+def autoattack(asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seed: int = 0) -> Tensor:
+    """AutoAttack: its `standard` attacks, or `rand` where the answer is random."""
+    try:
+        from pyautoattack import AutoAttack
+    except ImportError:
         raise ConfigError(
-            "An attack needs steps >= 1, restarts >= 0 and draws >= 1; "
-            f"got {steps}, {restarts} and {draws}."
-        )
+            "AutoAttack needs a package more: run `pip install 'egc[attack]'`."
+        ) from None
+    with torch.no_grad():
+        classes = asked(pixels[:1], [seed]).shape[1]
+    rounds = np.random.default_rng(seed)
+
+    def answer(x: Tensor) -> Tensor:
+        return asked(x, rounds.integers(2**31, size=len(x)).tolist())
+
+    attacks = _suite(classes, asked.is_random)
+    how: Any = {"eps": ball.epsilon, "norm": {"linf": "Linf", "l2": "L2"}[ball.norm]}
+    how |= {"version": "custom", "attacks": attacks, "seed": seed, "device": pixels.device}
+    tracer = sys.gettrace()  # which AutoAttack takes away from debuggers
+    try:
+        with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(sys.stderr):
+            suite: Any = AutoAttack(answer, **how)
+            suite.apgd.n_restarts = suite.fab.n_restarts = 1
+            suite.apgd.eot_iter = 20 if asked.is_random else 1
+            suite.fab.n_target_classes = min(9, classes - 1)
+            suite.apgd_targeted.n_target_classes = min(9, classes - 1)
+            found, _ = suite.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
+    finally:
+        sys.settrace(tracer)
+    return ball.project(found, pixels)
+
+
+def _suite(classes: int, is_random: bool) -> list[str]:
+    """The attacks of AutoAttack that so many classes allow.
+
+    With fewer than four classes there is no targeted DLR loss, with fewer than three none at all;
+    then the untargeted forms take their place.
+    """
+    if classes < (3 if is_random else 4):
+        without = "its targeted DLR attack" if classes == 3 else "its attacks on the DLR loss"
+        log.warning("With %d classes, AutoAttack runs without %s.", classes, without)
+    dlr = ["apgd-dlr"] if classes >= 3 else []
+    if is_random:
+        return ["apgd-ce", *dlr]
+    return ["apgd-ce", *(["apgd-t", "fab-t"] if classes >= 4 else [*dlr, "fab"]), "square"]
 
 
 def judge(asked: Asked, pixels: Tensor, seeds: Sequence[int]) -> Tensor:
@@ -229,12 +247,6 @@ def mixed(seeds: Sequence[int], *stream: int) -> list[int]:
     return [int(state[0]) for state in states]
 
 
-def _draws(asked: Asked, draws: int, seeds: Sequence[int], *stream: int) -> list[list[int]]:
-    """Seeds for each draw of noise; a fixed answer needs one draw."""
-    count = draws if asked.is_random else 1
-    return [mixed(seeds, *stream, draw) for draw in range(count)]
-
-
 class _Found:
     """The worst image so far of each, by the lead of the best wrong class."""
 
@@ -245,9 +257,7 @@ class _Found:
 
     def standing(self) -> Tensor:
         """Positions of images still to be attacked: all of them, if answers are random."""
-        if self.is_random:
-            return torch.arange(len(self.lead), device=self.lead.device)
-        return torch.nonzero(self.lead <= 0)[:, 0]
+        return torch.nonzero((self.lead <= 0) | self.is_random)[:, 0]
 
     def keep(self, rows: Tensor, moved: Tensor, log_p: Tensor) -> None:
         """Take over the images that are worse than what was found before."""
@@ -257,6 +267,12 @@ class _Found:
         better = lead > self.lead[rows]
         self.pixels[rows[better]] = moved[better]
         self.lead[rows[better]] = lead[better]
+
+
+def _draws(asked: Asked, draws: int, seeds: Sequence[int], *stream: int) -> list[list[int]]:
+    """Seeds for each draw of noise; a fixed answer needs one draw."""
+    count = draws if asked.is_random else 1
+    return [mixed(seeds, *stream, draw) for draw in range(count)]
 
 
 def _generators(seeds: Sequence[int], *stream: int) -> list[torch.Generator]:

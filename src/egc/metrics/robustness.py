@@ -22,10 +22,19 @@ import numpy as np
 from egc.config.parse import build, key, plain
 from egc.data.imageset import ImageSet, Splits
 from egc.errors import ConfigError
-from egc.metrics.attack_examples import Examples, attack_examples, examples_figure
-from egc.metrics.base import Column, Measured, Metric, Row, percent
-from egc.metrics.fitting import fitting, labelled
-from egc.metrics.trial import BARE, DEFENDED, Check, Plan, Strength, Trial, run_checks
+from egc.metrics.base import Column, Measured, Metric, Row, of_model, percent
+from egc.metrics.fitting import fitting
+from egc.metrics.trial import (
+    BARE,
+    DEFENDED,
+    Attack,
+    Check,
+    Examples,
+    Trial,
+    attack_examples,
+    examples_figure,
+    run_checks,
+)
 from egc.model import Model
 from egc.registry import metrics
 from egc.report.figures import COLOURS, INK, canvas, literal
@@ -33,7 +42,6 @@ from egc.report.page import Section
 from egc.tasks.predict import Predictor
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 log = logging.getLogger("egc")
@@ -42,12 +50,6 @@ UNITS = {"linf": "1/255", "l2": "1"}
 """what epsilons are multiples of, in pixels of 0..1"""
 DEFAULT_EPSILONS = {"linf": (2.0, 8.0, 16.0, 32.0, 64.0), "l2": (0.25, 0.5, 1.0, 2.0)}
 """wide enough that the curve of any model bends"""
-TITLES = {
-    "fgsm": "FGSM",
-    "pgd": "PGD-{steps}",
-    "autoattack": "AutoAttack",
-    "random": "random search",
-}
 STYLES = {"accuracy": "-", "transfer": "--", "undefended": ":"}
 WORDS = {
     "accuracy": "purified, attack knows it",
@@ -64,14 +66,12 @@ Curves = dict[str, list[float]]
 class Robustness(Measured):
     """Accuracy under attack."""
 
-    strength: Strength
-    epsilons: list[float]
+    how: RobustnessMetric.Options
     images: int
     clean: float
     """accuracy without attack, of the model as it is asked (purified, if it is)"""
     accuracy: Curves
     """of a purified model this is the adaptive figure"""
-    purify: int = 0
     undefended_clean: float | None = None
     """of a purified model: its accuracy without attack and purification"""
     undefended: Curves = field(default_factory=dict)
@@ -88,19 +88,16 @@ class Robustness(Measured):
         """What the checks found wrong with the attacks."""
         return [check.warning for check in self.checks.values() if not check.passed]
 
-    def at(self, epsilon: float) -> str:
-        """An epsilon in words."""
-        return f"{epsilon:g}" + ("/255" if self.strength.norm == "linf" else "")
-
     def summary(self) -> dict[str, Any]:
+        how = self.how
         found: dict[str, Any] = {
             "images": self.images,
-            "norm": self.strength.norm,
-            "unit": UNITS[self.strength.norm],
-            "attack_steps": self.strength.steps,
-            "restarts": self.strength.restarts,
-            "attack_draws": self.strength.draws,
-            "epsilons": self.epsilons,
+            "norm": how.norm,
+            "unit": UNITS[how.norm],
+            "attack_steps": how.attack_steps,
+            "restarts": how.restarts,
+            "attack_draws": how.attack_draws,
+            "epsilons": how.radii(),
             "clean": self.clean,
             "accuracy": self.accuracy,
             "checks": {
@@ -109,21 +106,16 @@ class Robustness(Measured):
             },
             "warnings": self.warnings,
         }
-        if self.purify:
-            found["purify"] = {
-                "level": self.purify,
-                "adaptive": self.accuracy,
-                "transfer": self.transfer,
-                "worst": self.worst,
-                "undefended": self.undefended,
-                "undefended_clean": self.undefended_clean,
-            }
+        if how.purify:
+            names = ("transfer", "worst", "undefended", "undefended_clean")
+            purified = {name: getattr(self, name) for name in names}
+            found["purify"] = {"level": how.purify, "adaptive": self.accuracy, **purified}
         return found
 
     def rows(self) -> list[Row]:
         lines = [("without attack", f"{percent(self.clean)} of {self.images:,}")]
         curves = {"": self.accuracy}
-        if self.purify:
+        if self.how.purify:
             curves = {
                 ", purified, adaptive": self.accuracy,
                 ", purified, transfer": self.transfer,
@@ -132,10 +124,8 @@ class Robustness(Measured):
             }
         for tail, by_attack in curves.items():
             for attack, values in by_attack.items():
-                lines += [
-                    (f"{attack} at {self.at(epsilon)}{tail}", percent(value))
-                    for epsilon, value in zip(self.epsilons, values, strict=True)
-                ]
+                for each, value in zip(self.how.attacks_by(attack), values, strict=True):
+                    lines.append((f"{attack} at {each.distance}{tail}", percent(value)))
         for name, check in self.checks.items():
             numbers = ", ".join(f"{what} {number:.3g}" for what, number in check.numbers.items())
             outcome = "holds" if check.passed else "FAILS"
@@ -143,19 +133,19 @@ class Robustness(Measured):
         return lines
 
     def verdict(self) -> str:
-        attack, curve = list(self.accuracy.items())[-1]
-        bent = self.bend()
+        attack, share = self.bend()
         doubt = " But the attacks cannot be trusted: see the checks." if self.warnings else ""
         return (
-            f"Under {_title(attack, self.strength)} at {self.at(self.epsilons[bent])} it still "
-            f"names {percent(curve[bent])} rightly, of {percent(self.clean)} without.{doubt}"
+            f"Under {attack.title} at {attack.distance} it still names {percent(share)} rightly, "
+            f"of {percent(self.clean)} without.{doubt}"
         )
 
-    def bend(self) -> int:
-        """Which epsilon is the first that costs half of the accuracy; the last, if none does."""
-        (*_, curve) = self.accuracy.values()
-        fallen = np.array(curve) <= self.clean / 2
-        return int(fallen.argmax()) if fallen.any() else len(curve) - 1
+    def bend(self) -> tuple[Attack, float]:
+        """The last kind of attack at the first epsilon that costs half of the accuracy, or at the
+        largest if none does, and the accuracy there."""
+        (*_, (name, curve)) = self.accuracy.items()
+        points = list(zip(self.how.attacks_by(name), curve, strict=True))
+        return next((point for point in points if point[1] <= self.clean / 2), points[-1])
 
     def figures(self) -> list[Section]:
         return RobustnessMetric().figures({"the model": self})
@@ -169,48 +159,40 @@ def evaluate_robustness(
     `options` are those of `RobustnessMetric.Options`.
     """
     how: RobustnessMetric.Options = build(RobustnessMetric.Options, options)
-    epsilons = how.radii()
-    if not epsilons or not how.attacks:
+    if not how.radii() or not how.attacks:
         raise ConfigError("Give at least one epsilon and one attack.")
     fitting(model, data)
-    strength = Strength(how.norm, how.attack_steps, how.restarts, how.attack_draws)
     ways = {
         DEFENDED: Predictor(model, how.ensemble, how.purify),
         BARE: Predictor(model, how.ensemble),
     }
-    trial = Trial(ways, data, labelled(data, how.images), how.seed, progress)
-    plain = Plan("none", 0.0, strength)
-    plans = {name: [Plan(name, e, strength) for e in epsilons] for name in how.attacks}
-    every = [plan for each in plans.values() for plan in each]
-    trial.run([plain, *every])
+    trial = Trial(ways, data, how.images, how.seed, progress)
+    none = how.attack("none", 0.0)
+    attacks = {name: how.attacks_by(name) for name in how.attacks}
+    every = [attack for each in attacks.values() for attack in each]
+    trial.run([none, *every])
 
     def curves(attacked: str, judged: str) -> Curves:
         return {
-            name: [trial.accuracy(plan._replace(way=attacked), judged) for plan in each]
-            for name, each in plans.items()
+            name: [trial.accuracy(attack._replace(way=attacked), judged) for attack in each]
+            for name, each in attacks.items()
         }
 
     found: dict[str, Any] = {}
     if how.purify:
-        trial.run([plain._replace(way=BARE)])
-        trial.run([plan._replace(way=BARE) for plan in every], judges=[BARE, DEFENDED])
+        bare = none._replace(way=BARE)
+        trial.run([bare])
+        trial.run([attack._replace(way=BARE) for attack in every], judges=[BARE, DEFENDED])
         found = {
-            "undefended_clean": trial.accuracy(plain._replace(way=BARE), BARE),
+            "undefended_clean": trial.accuracy(bare, BARE),
             "undefended": curves(BARE, BARE),
             "transfer": curves(BARE, DEFENDED),
-            "worst": {name: [trial.worst(plan) for plan in each] for name, each in plans.items()},
+            "worst": {name: [trial.worst(a) for a in each] for name, each in attacks.items()},
         }
     if how.checks:
-        found["checks"] = run_checks(trial, strength, epsilons, how.attacks)
-    result = Robustness(
-        strength,
-        epsilons,
-        len(trial.positions),
-        trial.accuracy(plain),
-        curves(DEFENDED, DEFENDED),
-        how.purify,
-        **found,
-    )
+        found["checks"] = run_checks(trial, every)
+    count, clean = len(trial.positions), trial.accuracy(none)
+    result = Robustness(how, count, clean, curves(DEFENDED, DEFENDED), **found)
     for warning in result.warnings:
         log.warning("%s", warning)
     return result
@@ -220,6 +202,7 @@ def evaluate_robustness(
 class RobustnessMetric(Metric):
     title = "accuracy under attack"
     finds = ("attack", "pgd", "fgsm", "autoattack", "adversarial")
+    requires = ("classifies",)
     needs_labels = True
 
     @dataclass(frozen=True)
@@ -250,52 +233,44 @@ class RobustnessMetric(Metric):
             given = self.epsilons
             return sorted(set(DEFAULT_EPSILONS[self.norm] if given is None else given))
 
-    def obstacle(self, model: Model) -> str | None:
-        return None if model.classifies else "it names nothing"
+        def attack(self, name: str, epsilon: float) -> Attack:
+            effort = (self.attack_steps, self.restarts, self.attack_draws)
+            return Attack(name, epsilon, self.norm, *effort)
+
+        def attacks_by(self, name: str) -> list[Attack]:
+            """One kind of attack, at each epsilon."""
+            return [self.attack(name, epsilon) for epsilon in self.radii()]
 
     def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Robustness:
         found = evaluate_robustness(model, data.test, progress=progress, **plain(options))
         if not options.examples:
             return found
-        examples = attack_examples(
-            Predictor(model, options.ensemble, options.purify),
-            data.test,
-            epsilon=found.epsilons[found.bend()],
-            strength=found.strength,
-            attack=options.attacks[-1],
-            count=options.examples,
-            seed=options.seed,
-        )
+        predictor, (attack, _) = Predictor(model, options.ensemble, options.purify), found.bend()
+        count, seed = options.examples, options.seed
+        examples = attack_examples(predictor, data.test, attack, count=count, seed=seed)
         return replace(found, examples=examples)
 
     def figures(self, results: Mapping[str, Robustness]) -> list[Section]:
         text = "Accuracy by how far an attack may go."
         sections = [Section("Under attack", text, robustness_figure(results))]
         for name, result in results.items():
-            if result.examples is not None:
-                of, how = result.examples, result.strength
-                text = f"{_title(of.attack, how)} at {result.at(of.epsilon)}: image, change, sum."
-                title = "Attacked images" + (f": {name}" if len(results) > 1 else "")
+            if (of := result.examples) is not None:
+                text = f"{of.attack.title} at {of.attack.distance}: image, change, sum."
+                title = of_model("Attacked images", name, results)
                 sections.append(Section(title, text, examples_figure(of)))
         return sections
 
     def columns(self, options: Options) -> list[Column]:
-        unit = "/255" if options.norm == "linf" else ""
-        strength = Strength(options.norm, options.attack_steps)
         return [
             Column(
-                f"{attack}_{epsilon:g}",
-                f"{_title(attack, strength)} at {epsilon:g}{unit}",
+                f"{name}_{attack.epsilon:g}",
+                f"{attack.title} at {attack.distance}",
                 percent,
-                ("accuracy", attack, place),
+                ("accuracy", name, place),
             )
-            for attack in options.attacks
-            for place, epsilon in enumerate(options.radii())
+            for name in options.attacks
+            for place, attack in enumerate(options.attacks_by(name))
         ]
-
-
-def _title(attack: str, strength: Strength) -> str:
-    return TITLES[attack].format(steps=strength.steps)
 
 
 def robustness_figure(results: Mapping[str, Robustness]) -> Figure:
@@ -309,29 +284,20 @@ def robustness_figure(results: Mapping[str, Robustness]) -> Figure:
     for axis, attack in zip(axes, attacks, strict=True):
         for (model, result), colour in zip(results.items(), cycle(COLOURS), strict=False):
             for curve, style in STYLES.items():
-                values = getattr(result, curve).get(attack)
-                if values is None:
+                if (values := getattr(result, curve).get(attack)) is None:
                     continue
                 clean = result.undefended_clean if curve == "undefended" else result.clean
                 label = literal(model) if curve == "accuracy" else None
-                axis.plot([0.0, *result.epsilons], [clean, *values], f"o{style}", color=colour,
+                axis.plot([0.0, *result.how.radii()], [clean, *values], f"o{style}", color=colour,
                           label=label, markersize=3)  # fmt: skip
-            linf = result.strength.norm == "linf"
+            linf = result.how.norm == "linf"
             axis.set_xlabel("epsilon / 255" if linf else "epsilon, Euclidean")
-            axis.set_title(_title(attack, result.strength), fontsize=10)
+            axis.set_title(result.how.attack(attack, 0).title, fontsize=10)
         axis.set_ylim(0, 1.02)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel("accuracy")
-    _legend(axes[0], any(result.purify for result in results.values()))
-    return figure
-
-
-def _legend(axis: Axes, purified: bool) -> None:
-    """The models, and what the broken lines are."""
-    handles, labels = axis.get_legend_handles_labels()
-    if purified:
+    if any(result.how.purify for result in results.values()):
         for curve, style in STYLES.items():
-            (line,) = axis.plot([], [], style, color=INK)
-            handles.append(line)
-            labels.append(WORDS[curve])
-    axis.legend(handles, labels, frameon=False, fontsize=8)
+            axes[0].plot([], [], style, color=INK, label=WORDS[curve])
+    axes[0].legend(frameon=False, fontsize=8)
+    return figure

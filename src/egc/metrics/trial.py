@@ -1,14 +1,14 @@
 """Attacks on many images, whoever is asked: which of them are still named rightly.
 
 A model may be asked as it stands, with its purification, or bare, without. An attack that fails
-proves nothing until it has been seen to work: `checks` looks for signs that it does.
+proves nothing until it has been seen to work: `run_checks` looks for signs that it does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -17,23 +17,126 @@ from torch import Tensor
 from egc.codec import LEVEL, UNIT, unit_pixels
 from egc.data.imageset import ImageSet
 from egc.distributed import gather, share
-from egc.metrics.attacks import Asked, check_effort, fgsm, judge, mixed, pgd, random_search
-from egc.metrics.autoattack import autoattack
+from egc.metrics.attacks import Asked, Ball, autoattack, fgsm, judge, mixed, pgd, random_search
+from egc.metrics.fitting import AT_ONCE, labelled
 from egc.model import Model
+from egc.report.figures import COLOURS, INK, canvas, literal
 from egc.report.progress import Line, progress_line
 from egc.tasks.predict import Predictor
 
-ATTACKS = ("fgsm", "pgd", "autoattack", "random")
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLES = {
+    "fgsm": "FGSM",
+    "pgd": "PGD-{steps}",
+    "autoattack": "AutoAttack",
+    "random": "random search",
+}
 RADIUS = {"linf": LEVEL / UNIT, "l2": 1.0}
 """what an epsilon of 1 is in pixels of 0..1: a grey level of 255, or the length itself"""
 DEFENDED, BARE = "defended", "bare"
 """a model is asked as it was said, or without its purification"""
-AT_ONCE = 256
-"""images that are attacked together"""
 QUERIES = 5
 """of the random search for each step of PGD"""
 SLACK = 0.01
 """share of images by which an attack that should be stronger may fall behind by chance"""
+
+
+class Attack(NamedTuple):
+    """One attack, and how hard it tries."""
+
+    name: str
+    """a key of `TITLES`, or "none\""""
+    epsilon: float
+    """in units of `RADIUS`"""
+    norm: str = "linf"
+    steps: int = 20
+    """of PGD"""
+    restarts: int = 1
+    """random starts of PGD; 0: one run from the image itself"""
+    draws: int = 4
+    """of noise a step, where the model's answer is random"""
+    way: str = DEFENDED
+    """how the model is asked while it is attacked"""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.name].format(steps=self.steps)
+
+    @property
+    def distance(self) -> str:
+        """The epsilon in words."""
+        return f"{self.epsilon:g}" + ("/255" if self.norm == "linf" else "")
+
+    def run(self, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Pixels within epsilon that are meant to be named wrongly."""
+        given = (asked, pixels, labels, Ball(self.norm, self.epsilon * RADIUS[self.norm]))
+        if self.name == "none":
+            return pixels
+        if self.name == "autoattack":
+            return autoattack(*given, seeds[0])
+        if self.name == "fgsm":
+            return fgsm(*given, seeds, self.draws)
+        if self.name == "random":
+            queries = QUERIES * self.steps * max(1, self.restarts)
+            return random_search(*given, seeds, queries=queries, draws=self.draws)
+        return pgd(*given, seeds, steps=self.steps, restarts=self.restarts, draws=self.draws)
+
+
+class Trial:
+    """Images to attack, and which of them were still named rightly after each attack."""
+
+    def __init__(
+        self,
+        ways: Mapping[str, Predictor],
+        data: ImageSet,
+        count: int | None,
+        seed: int,
+        show: bool,
+    ):
+        self.ways, self.data, self.positions = ways, data, labelled(data, count)
+        self.seed, self.show = seed, show
+        self.right: dict[tuple[Attack, str], np.ndarray] = {}
+
+    def accuracy(self, attack: Attack, judged: str = DEFENDED) -> float:
+        return float(self.right[attack, judged].mean())
+
+    def worst(self, attack: Attack) -> float:
+        """Accuracy over both attacks, on the defended model and on the bare one."""
+        both = [self.right[attack._replace(way=way), DEFENDED] for way in (DEFENDED, BARE)]
+        return float((both[0] & both[1]).mean())
+
+    def run(self, attacks: Sequence[Attack], judges: Sequence[str] = ()) -> None:
+        """Run what has not been run, and judge it as it attacks or as is said."""
+        judged = [(attack, who) for attack in attacks for who in judges or [attack.way]]
+        judged = [pair for pair in dict.fromkeys(judged) if pair not in self.right]
+        if not judged:
+            return
+        mine = share(self.positions.tolist())
+        rows: list[np.ndarray] = []
+        count = len(dict.fromkeys(attack for attack, _ in judged))
+        with progress_line("Attacking", len(mine) * count, show=self.show) as line:
+            for start in range(0, len(mine), AT_ONCE):
+                rows += self._rows(np.array(mine[start : start + AT_ONCE]), judged, line)
+        table = np.array(gather(rows)).reshape(len(self.positions), -1)
+        self.right |= dict(zip(judged, table.T, strict=True))
+
+    def _rows(
+        self, positions: np.ndarray, judged: Sequence[tuple[Attack, str]], line: Line
+    ) -> list[np.ndarray]:
+        """For each image, whether it was named rightly, by attack and judge."""
+        pixels, labels = images_at(self.ways[DEFENDED].model, self.data, positions)
+        seeds = mixed(positions.tolist(), self.seed)
+        moved: dict[Attack, Tensor] = {}
+        columns = []
+        for attack, who in judged:
+            if attack not in moved:
+                moved = {attack: attack.run(self.ways[attack.way], pixels, labels, seeds)}
+                line.advance(len(positions), note=attack.name)
+            answers = judge(self.ways[who], moved[attack], seeds)
+            columns.append((answers == labels).cpu().numpy())
+        return list(np.stack(columns, axis=1))
 
 
 class Check(NamedTuple):
@@ -45,137 +148,34 @@ class Check(NamedTuple):
     """what it means that it did not pass"""
 
 
-@dataclass(frozen=True)
-class Strength:
-    """How hard the attacks try.
-
-    Args:
-        steps, restarts: of PGD; its random starts, 0: one run from the image itself.
-        draws: of noise a step, where the model's answer is random.
-    """
-
-    norm: str = "linf"
-    steps: int = 20
-    restarts: int = 1
-    draws: int = 4
-
-    def __post_init__(self) -> None:
-        check_effort(self.steps, self.restarts, self.draws)
-
-    def attack(
-        self, name: str, epsilon: float, asked: Asked, pixels: Tensor, labels: Tensor,
-        seeds: Sequence[int],
-    ) -> Tensor:  # fmt: skip
-        """Pixels within epsilon (in units of `RADIUS`) that are meant to be named wrongly."""
-        ball: Any = {"epsilon": epsilon * RADIUS[self.norm], "norm": self.norm}
-        if name == "autoattack":
-            return autoattack(asked, pixels, labels, seed=seeds[0], **ball)
-        ball |= {"draws": self.draws, "seeds": seeds}
-        if name == "fgsm":
-            return fgsm(asked, pixels, labels, **ball)
-        if name == "random":
-            queries = QUERIES * self.steps * max(1, self.restarts)
-            return random_search(asked, pixels, labels, queries=queries, **ball)
-        return pgd(asked, pixels, labels, steps=self.steps, restarts=self.restarts, **ball)
-
-
-class Plan(NamedTuple):
-    """One attack to run."""
-
-    name: str
-    epsilon: float
-    strength: Strength
-    way: str = DEFENDED
-    """how the model is asked while it is attacked"""
-
-
-class Trial:
-    """Images to attack, and which of them were still named rightly after each plan."""
-
-    def __init__(
-        self,
-        ways: Mapping[str, Predictor],
-        data: ImageSet,
-        positions: np.ndarray,
-        seed: int,
-        show: bool,
-    ):
-        self.ways, self.data, self.positions = ways, data, positions
-        self.seed, self.show = seed, show
-        self.right: dict[tuple[Plan, str], np.ndarray] = {}
-
-    def accuracy(self, plan: Plan, judged: str = DEFENDED) -> float:
-        return float(self.right[plan, judged].mean())
-
-    def worst(self, plan: Plan) -> float:
-        """Accuracy over both attacks, on the defended model and on the bare one."""
-        both = [self.right[plan._replace(way=way), DEFENDED] for way in (DEFENDED, BARE)]
-        return float((both[0] & both[1]).mean())
-
-    def run(self, plans: Sequence[Plan], judges: Sequence[str] = ()) -> None:
-        """Run the plans that have not been run, and judge them as they attack or as is said."""
-        ways = {plan: judges or [plan.way] for plan in plans}
-        plans = [p for p in ways if any((p, who) not in self.right for who in ways[p])]
-        if not plans:
-            return
-        mine = share(self.positions.tolist())
-        rows: list[np.ndarray] = []
-        with progress_line("Attacking", len(mine) * len(plans), show=self.show) as line:
-            for start in range(0, len(mine), AT_ONCE):
-                rows += self._rows(mine[start : start + AT_ONCE], plans, judges, line)
-        table = np.array(gather(rows)).reshape(len(self.positions), -1)
-        keys = [(plan, who) for plan in plans for who in ways[plan]]
-        self.right |= dict(zip(keys, table.T, strict=True))
-
-    def _rows(
-        self, positions: list[int], plans: Sequence[Plan], judges: Sequence[str], line: Line
-    ) -> list[np.ndarray]:
-        """For each image, whether it was named rightly, by plan and judge."""
-        pixels, labels = images_at(self.ways[DEFENDED].model, self.data, np.array(positions))
-        seeds = mixed(positions, self.seed)
-        columns = []
-        for plan in plans:
-            moved = pixels
-            if plan.name != "none":
-                way = self.ways[plan.way]
-                moved = plan.strength.attack(plan.name, plan.epsilon, way, pixels, labels, seeds)
-            for who in judges or [plan.way]:
-                columns.append((judge(self.ways[who], moved, seeds) == labels).cpu().numpy())
-            line.advance(len(positions), note=plan.name)
-        return list(np.stack(columns, axis=1))
-
-
-def run_checks(
-    trial: Trial, strength: Strength, epsilons: Sequence[float], attacks: Sequence[str]
-) -> dict[str, Check]:
+def run_checks(trial: Trial, attacks: Sequence[Attack]) -> dict[str, Check]:
     """Look for signs that the attacks fail for another reason than the model's strength."""
-    clean = trial.accuracy(Plan("none", 0.0, strength))
-    leading = "pgd" if "pgd" in attacks else attacks[0]
+    clean = trial.accuracy(attacks[0]._replace(name="none", epsilon=0.0))
+    names = [attack.name for attack in attacks]
+    leading = [a for a in attacks if a.name == ("pgd" if "pgd" in names else names[0])]
 
-    def telling(epsilon: float) -> tuple[float, float]:
-        found = trial.accuracy(Plan(leading, epsilon, strength))
-        return -abs(found - clean / 2), epsilon
+    def telling(attack: Attack) -> tuple[float, float]:
+        return -abs(trial.accuracy(attack) - clean / 2), attack.epsilon
 
-    epsilon = max(epsilons, key=telling)
-    shorter = replace(strength, steps=max(1, strength.steps // 4))
+    pgd = max(leading, key=telling)._replace(name="pgd")
     # Within this any image can be turned into an even grey, which shows no class.
     pixels = trial.data.channels * trial.data.image_size**2
-    large = 0.5 * (pixels**0.5 if strength.norm == "l2" else 1) / RADIUS[strength.norm]
-    plans = {
-        "pgd": Plan("pgd", epsilon, strength),
-        "fgsm": Plan("fgsm", epsilon, strength),
-        "pgd_fewer_steps": Plan("pgd", epsilon, shorter),
-        "random_search": Plan("random", epsilon, strength),
-        "pgd_large": Plan("pgd", large, strength),
+    large = 0.5 * (pixels**0.5 if pgd.norm == "l2" else 1) / RADIUS[pgd.norm]
+    tried = {
+        "pgd": pgd,
+        "fgsm": pgd._replace(name="fgsm"),
+        "pgd_fewer_steps": pgd._replace(steps=max(1, pgd.steps // 4)),
+        "random_search": pgd._replace(name="random"),
+        "pgd_large": pgd._replace(epsilon=large),
     }
-    trial.run(list(plans.values()))
-    found = {name: trial.accuracy(plan) for name, plan in plans.items()}
+    trial.run(list(tried.values()))
+    found = {name: trial.accuracy(attack) for name, attack in tried.items()}
     labels = trial.data.labels[trial.positions]
     chance = float(np.bincount(labels).max() / len(labels))
     slack = max(SLACK, 1 / len(labels))
 
     def against(other: str, warning: str) -> Check:
-        numbers = {"epsilon": epsilon, "pgd": found["pgd"], other: found[other]}
+        numbers = {"epsilon": pgd.epsilon, "pgd": found["pgd"], other: found[other]}
         return Check(found["pgd"] <= found[other] + slack, numbers, warning)
 
     masked = "the gradients may be masked, so do not trust these figures."
@@ -199,3 +199,54 @@ def images_at(model: Model, data: ImageSet, positions: np.ndarray) -> tuple[Tens
     """Pixels (N, C, H, W) in 0..1 and labels, where the model is."""
     labels = torch.as_tensor(data.labels[positions], device=model.device)
     return unit_pixels(data.images(positions)).to(model.device), labels
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Images, what an attack made of them, and what the model took that for."""
+
+    attack: Attack
+    images: np.ndarray
+    """(N, H, W, C), floats in 0..1"""
+    attacked: np.ndarray
+    """of the same shape"""
+    labels: np.ndarray
+    taken_for: np.ndarray
+    """class indices; (N,)"""
+    classes: list[str]
+
+
+def attack_examples(
+    asked: Predictor, data: ImageSet, attack: Attack, *, count: int = 8, seed: int = 0
+) -> Examples:
+    """Attack some images, with the seeds that a `Trial` of all images gives them."""
+    positions = labelled(data, count)
+    pixels, labels = images_at(asked.model, data, positions)
+    seeds = mixed(positions.tolist(), seed)
+    moved = attack.run(asked, pixels, labels, seeds)
+    answers = judge(asked, moved, seeds).cpu().numpy()
+    before, after = (x.permute(0, 2, 3, 1).cpu().numpy() for x in (pixels, moved))
+    return Examples(attack, before, after, data.labels[positions], answers, asked.model.classes)
+
+
+def examples_figure(examples: Examples) -> Figure:
+    """Images, the change an attack made (0 is grey, epsilon black or white), and the outcome."""
+    count = len(examples.images)
+    change = examples.attacked - examples.images
+    scale = 2 * max(float(np.abs(change).max()), 1e-6)
+    rows = {"image": examples.images, "change": 0.5 + change / scale, "sum": examples.attacked}
+    figure = canvas(1.1 * count + 0.6, 3.8)
+    grid = figure.subplots(len(rows), count, squeeze=False)
+    for line, (title, pictures) in zip(grid, rows.items(), strict=True):
+        line[0].set_ylabel(title, fontsize=9)
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture.squeeze(), cmap="gray", vmin=0, vmax=1)
+            axis.set(xticks=[], yticks=[])
+    for index, (label, taken_for) in enumerate(
+        zip(examples.labels, examples.taken_for, strict=True)
+    ):
+        grid[0, index].set_title(literal(examples.classes[label]), fontsize=9)
+        colour = INK if label == taken_for else COLOURS[-1]
+        name = literal(examples.classes[taken_for])
+        grid[-1, index].set_xlabel(name, fontsize=9, color=colour)
+    return figure
