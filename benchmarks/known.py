@@ -119,7 +119,7 @@ def main() -> None:
 
     scores = list(strange.familiar)
     print(f"AUROC / AUPR / FPR95\n| {strange.name} against | {' | '.join(scores)} | flagged |")
-    for other, row in strange.table().items():
+    for other, row in strange.table.items():
         cells = (f"{c['auroc']:.3f} / {c['aupr']:.3f} / {c['fpr95']:.1%}" for c in row.values())
         print(f"| {other} | {' | '.join(cells)} | {found['flagged'][other]:.1%} |")
     print(f"flagged of {strange.name}: {found['flagged'][strange.name]:.1%}")

@@ -13,9 +13,9 @@ from egc.cli import main
 from egc.config import DataConfig
 from egc.data import open_source
 from egc.errors import ConfigError, DataError, ModelError
-from egc.metrics import threshold
-from egc.metrics.other_images import MADE
+from egc.metrics import fitting
 from egc.metrics.out_of_distribution import (
+    MADE,
     aupr,
     auroc,
     detection,
@@ -228,7 +228,7 @@ def test_digits_are_told_from_others(digits, splits):
     found = evaluate_out_of_distribution(
         digits, splits.test, others, fit_on=splits.validation, count=40
     )
-    table = found.table()
+    table = found.table
     assert table["noise"].keys() == set(SCORES)
     for score in SCORES:
         assert table["noise"][score]["auroc"] > 0.97
@@ -246,8 +246,8 @@ def test_processes_share_the_images(tiny, splits, monkeypatch):
     """Whoever scores an image, it lands in its place."""
     wanted = {"fit_on": splits.validation, "count": 7}
     one = evaluate_out_of_distribution(tiny, splits.test, ["noise"], **wanted)
-    monkeypatch.setattr(threshold, "share", lambda items: items[::-1])
-    monkeypatch.setattr(threshold, "gather", lambda rows: rows[::-1])
+    monkeypatch.setattr(fitting, "share", lambda items: items[::-1])
+    monkeypatch.setattr(fitting, "gather", lambda rows: rows[::-1])
     other = evaluate_out_of_distribution(tiny, splits.test, ["noise"], **wanted)
     for score in SCORES:
         np.testing.assert_allclose(other.familiar[score], one.familiar[score], rtol=1e-3)

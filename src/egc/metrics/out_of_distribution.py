@@ -8,25 +8,36 @@ Of two sets of scores (higher: stranger), that of familiar images and that of st
             accepts 95 % of the familiar images, the share of strange ones that are accepted too
 
 Strange images are any data source, in the size and colours of the model, or made from the
-familiar ones (`other_images`).
+familiar ones (`MADE`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from egc.config import DataConfig
 from egc.config.parse import key
+from egc.data.images import read_images
 from egc.data.imageset import ImageSet, Splits
-from egc.errors import ConfigError
+from egc.data.sources import open_parts, source_forms
+from egc.errors import ConfigError, suggest
 from egc.metrics.base import Column, Measured, Metric, Row, percent
-from egc.metrics.other_images import MADE, other_images, pick_images
-from egc.metrics.threshold import MAX_IMAGES, accepting, fit_curve, score_images
+from egc.metrics.threshold import (
+    MAX_IMAGES,
+    accepting,
+    fit_curve,
+    pick_images,
+    score_images,
+    shared_vectors,
+)
 from egc.model import Model
-from egc.registry import metrics
+from egc.registry import metrics, sources
 from egc.report.figures import COLOURS, INK, canvas, literal
 from egc.report.page import Section
 from egc.tasks.out_of_distribution import flagging_score, offered
@@ -37,6 +48,58 @@ if TYPE_CHECKING:
 DEFAULT_OTHERS = ("noise", "upside-down", "shuffled")
 BINS = 50
 """of the histograms"""
+
+
+def _noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rng.integers(0, 256, images.shape, dtype=np.uint8)
+
+
+def _gaussian_noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """With the mean and deviation that the pixels of all images have."""
+    values = images.mean() + images.std() * rng.standard_normal(images.shape)
+    return values.round().clip(0, 255).astype(np.uint8)
+
+
+def _constant(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One colour an image."""
+    colours = rng.integers(0, 256, (len(images), 1, 1, images.shape[-1]), dtype=np.uint8)
+    return np.broadcast_to(colours, images.shape).copy()
+
+
+def _upside_down(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Turned by 180 degrees. Some look familiar then, such as a 0 or an 8, and should."""
+    return images[:, ::-1, ::-1].copy()
+
+
+def _shuffled(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The pixels of each image in random places: the right colours, no shapes."""
+    count, height, width, channels = images.shape
+    pixels = images.reshape(count, height * width, channels)
+    order = np.argsort(rng.random((count, height * width)), axis=1)
+    return np.take_along_axis(pixels, order[..., None], axis=1).reshape(images.shape)
+
+
+MADE: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
+    "noise": _noise,
+    "gaussian-noise": _gaussian_noise,
+    "constant": _constant,
+    "upside-down": _upside_down,
+    "shuffled": _shuffled,
+}
+"""name -> other images made from familiar ones"""
+
+
+def other_images(model: Model, name: str, images: np.ndarray, seed: int) -> np.ndarray:
+    """As many other images as familiar ones, as the model takes them."""
+    if name in MADE:
+        return MADE[name](images, np.random.default_rng(seed))
+    if ":" not in name and name not in sources:
+        known = [*MADE, *source_forms()]
+        hint = suggest(name, known, most=len(known))
+        raise ConfigError(f"There are no other images {name!r}. {hint}")
+    size, channels = model.codec.image_size, model.codec.channels
+    data = open_parts(DataConfig(name, image_size=size, channels=channels))[-1]
+    return read_images(pick_images(model, data, len(images), seed), size, channels)
 
 
 @dataclass(frozen=True)
@@ -54,36 +117,34 @@ class OutOfDistribution(Measured):
     flagged_by: str
     """the score that the model flags images by"""
 
+    @cached_property
     def table(self) -> dict[str, dict[str, dict[str, float]]]:
-        """name of other images -> score -> AUROC, AUPR and FPR95."""
+        """Name of other images -> score -> AUROC, AUPR and FPR95."""
         return {
             other: {score: detection(self.familiar[score], found[score]) for score in found}
             for other, found in self.others.items()
         }
 
     def summary(self) -> dict[str, Any]:
-        table = self.table()
+        by = self.flagged_by
         return {
             "familiar": self.name,
-            "images": len(next(iter(self.familiar.values()))),
-            "other_images": {
-                other: len(next(iter(found.values()))) for other, found in self.others.items()
-            },
+            "images": len(self.familiar[by]),
+            "other_images": {other: len(found[by]) for other, found in self.others.items()},
             "curve_fitted_on": self.fitted_on,
             "scores": list(self.familiar),
-            "others": table,
-            "flagged_by": self.flagged_by,
-            "flagging": {other: scores[self.flagged_by] for other, scores in table.items()},
+            "others": self.table,
+            "flagged_by": by,
+            "flagging": {other: scores[by] for other, scores in self.table.items()},
         }
 
     def rows(self) -> list[Row]:
         return [
             (
                 f"{other}, by {score}",
-                f"AUROC {percent(found['auroc'])}  AUPR {percent(found['aupr'])}  "
-                f"FPR95 {percent(found['fpr95'])}",
+                "  ".join(f"{k.upper()} {percent(v)}" for k, v in found.items()),
             )
-            for other, scores in self.table().items()
+            for other, scores in self.table.items()
             for score, found in scores.items()
         ]
 
@@ -102,11 +163,7 @@ class OutOfDistribution(Measured):
 
 def detection(familiar: np.ndarray, strange: np.ndarray) -> dict[str, float]:
     """AUROC, AUPR and FPR95 of scores that should be higher for strange images."""
-    return {
-        "auroc": auroc(familiar, strange),
-        "aupr": aupr(familiar, strange),
-        "fpr95": fpr95(familiar, strange),
-    }
+    return {figure.__name__: figure(familiar, strange) for figure in (auroc, aupr, fpr95)}
 
 
 def auroc(familiar: np.ndarray, strange: np.ndarray) -> float:
@@ -154,7 +211,10 @@ def evaluate_out_of_distribution(
     images = pick_images(model, data, count, seed)
     sets = {name: other_images(model, name, images, seed) for name in others}
     scores = offered(model)
-    curve = fit_curve(model, fit_on, seed) if "curve" in scores else None
+    curve = None
+    if "curve" in scores:
+        known = pick_images(model, fit_on, MAX_IMAGES, seed)
+        curve = fit_curve(model, *shared_vectors(model, known))
 
     def scored(pictures: np.ndarray) -> dict[str, np.ndarray]:
         return {score: score_images(model, pictures, score, curve) for score in scores}
@@ -207,13 +267,10 @@ def score_figure(found: OutOfDistribution) -> Figure:
         if score == "curve":  # distances: those of noise are hundreds of times those of images
             bins = np.geomspace(max(every.min(), 1e-3), max(every.max(), 1e-2), BINS + 1)
             axis.set_xscale("log")
-        for index, (name, values) in enumerate(groups):
-            shares = np.full(len(values), 1 / len(values))
-            colour = COLOURS[(index - 1) % len(COLOURS)] if index else INK
-            axis.hist(
-                values, bins.tolist(), weights=shares, alpha=0.4, color=colour, label=literal(name)
-            )
-            axis.hist(values, bins.tolist(), weights=shares, histtype="step", color=colour)
+        for (name, values), colour in zip(groups, chain([INK], cycle(COLOURS)), strict=False):
+            how: Any = {"weights": np.full(len(values), 1 / len(values)), "color": colour}
+            axis.hist(values, bins.tolist(), alpha=0.4, label=literal(name), **how)
+            axis.hist(values, bins.tolist(), histtype="step", **how)
         axis.set_xlabel(f"{score} (right: stranger)")
     figure.axes[0].set_ylabel("share of images")
     figure.axes[0].legend(frameon=False, fontsize=8)
@@ -226,13 +283,13 @@ def roc_figure(found: OutOfDistribution) -> Figure:
     figure = canvas(3.2 * count, 3.4)
     panels = figure.subplots(1, count, squeeze=False, sharey=True)[0]
     for axis, (name, scores) in zip(panels, found.others.items(), strict=True):
-        for index, (score, strange) in enumerate(scores.items()):
+        for (score, strange), colour in zip(scores.items(), cycle(COLOURS), strict=False):
             familiar = found.familiar[score]
             thresholds = np.unique(np.concatenate([familiar, strange]))[::-1]
             axis.plot(
                 [0, *(1 - np.searchsorted(np.sort(familiar), thresholds) / len(familiar))],
                 [0, *(1 - np.searchsorted(np.sort(strange), thresholds) / len(strange))],
-                color=COLOURS[index % len(COLOURS)],
+                color=colour,
                 label=f"{score} {auroc(familiar, strange):.3f}",
             )
         axis.set_title(literal(f"{found.name} against {name}"), fontsize=10)

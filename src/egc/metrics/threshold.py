@@ -1,8 +1,4 @@
-"""The threshold that images are flagged as out-of-distribution by, and the scores it is set with.
-
-accepting   at a threshold, 95 % of validation images are accepted
-fit         what the score `curve` compares with: the energies of familiar images
-"""
+"""The threshold that images are flagged as out-of-distribution by, and what it is set with."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from egc.data.imageset import ImageSet
-from egc.distributed import gather, share
 from egc.errors import DataError, ModelError
 from egc.hub import find_model, is_shipped
-from egc.metrics.other_images import pick_images
+from egc.metrics.fitting import in_shares
 from egc.model import CONFIG_FILE, Model, read_about
 from egc.tasks.out_of_distribution import (
     FACT,
@@ -42,10 +37,17 @@ def accepting(scores: np.ndarray, share: float = ACCEPTED_SHARE) -> float:
     return float(np.sort(scores)[needed.argmax()])
 
 
-def fit_curve(model: Model, data: ImageSet, seed: int = 0) -> Curve:
-    """The energies of familiar images, for the score `curve`."""
-    vectors, classes = shared_vectors(model, pick_images(model, data, MAX_IMAGES, seed))
-    return Curve.fit(vectors, classes, max(1, len(model.classes)))
+def pick_images(model: Model, data: ImageSet, count: int | None, seed: int) -> np.ndarray:
+    """`count` images of a set, picked at random; latents become pictures again."""
+    if len(data) == 0:
+        raise DataError(f"{data.name} has no images; choose another source or split.")
+    picked = np.random.default_rng(seed).permutation(len(data))[:count]
+    images = data.images(np.sort(picked))
+    if data.autoencoder is None:
+        return images
+    if model.codec.clip is not None:
+        raise DataError(f"{data.name} has latents, but the model takes pictures; give those.")
+    return model.codec.decode(model.codec.encode(images))
 
 
 def ood_threshold(model: Model, validation: ImageSet) -> dict[str, Any]:
@@ -63,39 +65,27 @@ def ood_threshold(model: Model, validation: ImageSet) -> dict[str, Any]:
     score = flagging_score(model)
     extra: dict[str, Any] = {}
     if score == "curve":
-        count = max(1, len(model.classes))
         vectors, classes = shared_vectors(model, images)
         scores = np.empty(len(images))
         for fold in range(FOLDS):
             held = np.arange(len(images)) % FOLDS == fold
-            fit = Curve.fit(vectors[~held], classes[~held], count)
+            fit = fit_curve(model, vectors[~held], classes[~held])
             scores[held] = fit.distance(vectors[held], classes[held])
-        extra = Curve.fit(vectors, classes, count).to_dict()
+        extra = fit_curve(model, vectors, classes).to_dict()
     else:
-        scores = score_images(model, images, score, None)
-    return {
-        "score": score,
-        "threshold": accepting(scores),
-        "share": ACCEPTED_SHARE,
-        "images": len(images),
-        **extra,
-    }
+        scores = score_images(model, images, score)
+    found = {"score": score, "threshold": accepting(scores), "share": ACCEPTED_SHARE}
+    return {**found, "images": len(images), **extra}
 
 
-def check_storable(path: str | Path) -> Path:
-    """The directory of a model that a threshold can be stored with."""
+def store_threshold(path: str | Path, threshold: Mapping[str, Any]) -> Path:
+    """Write a threshold into the `config.json` of a model; the file is complete at any moment."""
     folder = find_model(path)
     if is_shipped(folder):
         raise ModelError(
             f"{str(path)!r} ships with the package, and is not written to; save a copy first "
             f"(in Python: egc.load({str(path)!r}).save('my-{folder.name}')), and name that."
         )
-    return folder
-
-
-def store_threshold(path: str | Path, threshold: Mapping[str, Any]) -> Path:
-    """Write a threshold into the `config.json` of a model; the file is complete at any moment."""
-    folder = check_storable(path)
     place = folder / CONFIG_FILE
     about = read_about(folder)
     about["facts"] = {**about.get("facts", {}), FACT: dict(threshold)}
@@ -110,21 +100,23 @@ def store_threshold(path: str | Path, threshold: Mapping[str, Any]) -> Path:
     return place
 
 
-def score_images(model: Model, images: np.ndarray, score: str, curve: Curve | None) -> np.ndarray:
+def score_images(
+    model: Model, images: np.ndarray, score: str, curve: Curve | None = None
+) -> np.ndarray:
     """One score of all images; of several processes, each takes its share."""
-    mine = _share(images)
-    found = ood_scores(model, mine, score, curve).tolist() if len(mine) else []
-    return np.array(gather(found))
+    every = range(len(images))
+    return np.array(in_shares(every, lambda i: ood_scores(model, images[i], score, curve)))
 
 
 def shared_vectors(model: Model, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    mine = _share(images)
-    rows: list[Any] = []
-    if len(mine):
-        rows = list(zip(*curve_vectors(model, mine), strict=True))
-    vectors, classes = zip(*gather(rows), strict=True)
+    """The `curve_vectors` of all images, and the classes predicted."""
+    rows = in_shares(
+        range(len(images)), lambda i: zip(*curve_vectors(model, images[i]), strict=True)
+    )
+    vectors, classes = zip(*rows, strict=True)
     return np.stack(vectors), np.array(classes)
 
 
-def _share(images: np.ndarray) -> np.ndarray:
-    return images[np.array(share(list(range(len(images)))), dtype=int)]
+def fit_curve(model: Model, vectors: np.ndarray, classes: np.ndarray) -> Curve:
+    """What the score `curve` compares with: the energies of familiar images."""
+    return Curve.fit(vectors, classes, max(1, len(model.classes)))
