@@ -186,7 +186,7 @@ def fake_inception(path: Path) -> Path:
 # measurement, or while its figures are written.
 KILLER = """
 import os, signal, sys
-import torch
+import diffusers, torch, torch._dynamo
 torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
 from egc.baselines import compare as comparison
 from egc.cli import main

@@ -29,7 +29,7 @@ KILLER = """
 import os, random, signal, sys
 import torch
 torch.set_num_threads(int(os.environ.get("EGC_TEST_THREADS", "1")))
-import egc.api, egc.training.fit
+import diffusers, torch._dynamo, egc.training.fit
 from egc.cli import main
 from egc.training import checkpoint, trainer
 
