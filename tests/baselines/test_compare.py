@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from egc.baselines import compare as comparison
-from egc.baselines.compare import compare, list_comparisons, read_comparison, steps_for
+from egc.baselines.compare import compare, read_comparison, steps_for
+from egc.baselines.files import list_comparisons
 from egc.baselines.tables import comparison_table, scatter_figure
 from egc.cli import main
 from egc.config import Config

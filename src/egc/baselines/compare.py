@@ -35,19 +35,19 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from egc.baselines.files import read_file
 from egc.baselines.timing import step_seconds
 from egc.config import Config, read_preset
 from egc.config.parse import build, key, merge, plain
 from egc.data.sources import open_for
 from egc.distributed import is_main, wait_for_all
-from egc.errors import ConfigError, suggest
+from egc.errors import ConfigError
 from egc.metrics.base import Column
 from egc.metrics.names import check_metric
 from egc.model import Model
@@ -56,7 +56,6 @@ from egc.training.cost import cost_of, estimate
 from egc.training.fit import fit
 from egc.training.prepare import prepare
 
-SHIPPED = resources.files("egc") / "baselines" / "comparisons"
 COMPARED: dict[str, dict[str, Any]] = {
     "classification": {"levels": 0},
     "generation": {"count": 2000},
@@ -124,15 +123,9 @@ class _Head:
     evaluate: dict[str, Any] = key(dict, "metrics, and their options")
 
 
-def list_comparisons() -> list[str]:
-    """The names of the comparisons that ship with the package."""
-    names = (item.name for item in SHIPPED.iterdir())
-    return sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml"))
-
-
 def read_comparison(source: str | Path, settings: Mapping[str, Any] | None = None) -> Comparison:
     """A shipped name or a TOML file; `settings` are laid over its keys."""
-    text, name = _text(source)
+    text, name = read_file(source)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -150,18 +143,6 @@ def read_comparison(source: str | Path, settings: Mapping[str, Any] | None = Non
         entries[entry.name] = entry
     title = head.title or name
     return Comparison(name, title, list(entries.values()), measured, head.seeds, head.budget)
-
-
-def _text(source: str | Path) -> tuple[str, str]:
-    if str(source) in list_comparisons():
-        return (SHIPPED / f"{source}.toml").read_text(), str(source)
-    path = Path(source)
-    if path.is_file():
-        return path.read_text(), path.stem
-    raise ConfigError(
-        f"There is no comparison {str(source)!r}. {suggest(str(source), list_comparisons())} "
-        "A file of your own ends in .toml."
-    )
 
 
 def _options(table: Mapping[str, Any]) -> dict[str, Any]:

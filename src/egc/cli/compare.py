@@ -10,10 +10,12 @@ from egc.cli.base import Result, Verb, command
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
+    from egc.baselines.files import list_comparisons
+
     parser.add_argument(
         "comparison",
         metavar="NAME|FILE.toml",
-        help="ablation-digits, hybrids-fashion, hybrids-cifar10, or a file of your own",
+        help=f"{', '.join(list_comparisons())}, or a file of your own",
     )
     parser.add_argument("--out", metavar="DIR", help="where all is kept (comparisons/NAME)")
     parser.add_argument(
@@ -28,6 +30,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> Result:
+    from egc.baselines.files import read_file
+
+    read_file(args.comparison)  # before PyTorch is imported
     from egc.baselines.compare import compare, read_comparison
 
     settings = {"budget": args.budget, "seeds": args.seeds}
