@@ -18,6 +18,7 @@ import torch
 from egc.data.imageset import ImageSet
 from egc.distributed import from_main, is_main
 from egc.errors import ConfigError, DataError, suggest
+from egc.metrics.fitting import AT_ONCE
 from egc.metrics.frechet import (
     FeatureNetwork,
     Statistics,
@@ -35,8 +36,6 @@ from egc.metrics.judge import JudgeFeatures
 from egc.report.progress import progress_line
 
 FEATURES = ("auto", "inception", "judge")
-AT_ONCE = 256
-"""images that are read together"""
 INCEPTION_SIDE = 32
 """smaller images say little to a network for 299 x 299"""
 
@@ -46,11 +45,9 @@ class Figures:
     """How far one set of images is from another, and by which features."""
 
     kind: str
-    """"inception" or "judge\""""
+    """of the features, as are the next two: see `FeatureNetwork`"""
     prefix: str
-    """before the names of figures in `summary`"""
     weights: str
-    """the hash of the network's weights"""
     counts: tuple[int, int]
     """images compared"""
     frechet: float
@@ -70,10 +67,10 @@ class Figures:
 
     def summary(self) -> dict[str, Any]:
         """Figures by names that nobody takes for others: only Inception gives `fid`."""
-        frechet = "frechet" if self.prefix else "fid"
-        named: dict[str, Any] = {f"{self.prefix}{frechet}": self.frechet}
-        for name in ("kid", "kid_std", "precision", "recall", "density", "coverage"):
-            named[f"{self.prefix}{name}"] = getattr(self, name)
+        names = ("frechet", "kid", "kid_std", "precision", "recall", "density", "coverage")
+        named = {f"{self.prefix}{name}": getattr(self, name) for name in names}
+        if not self.prefix:
+            named = {"fid": named.pop("frechet"), **named}
         if self.inception_score is not None:
             named["inception_score"] = self.inception_score
             named["inception_score_std"] = self.inception_score_std
@@ -90,7 +87,7 @@ def compare_sets(
     progress: bool = True,
 ) -> Figures:
     """How far the first set of images is from the second, which is taken for the real one."""
-    sets = [_as_set(images) for images in (first, second)]
+    sets = [x if isinstance(x, ImageSet) else ImageSet.from_arrays(x) for x in (first, second)]
     check_pictures(*sets)
     if isinstance(features, str) and features != "inception":
         raise ConfigError(
@@ -126,9 +123,10 @@ def compare_statistics(
         assert first is not None, "the main process has all statistics"
         assert second is not None
         kid, kid_std = kernel_distance(first.rows, second.rows, seed=seed)
-        score: tuple[float | None, float | None] = (None, None)
+        found: dict[str, float] = neighbourhoods(first.rows, second.rows, seed=seed)
         if network.kind == "inception" and first.probabilities is not None:
-            score = inception_score(first.probabilities)
+            score, score_std = inception_score(first.probabilities)
+            found |= {"inception_score": score, "inception_score_std": score_std}
         return Figures(
             kind=network.kind,
             prefix=network.prefix,
@@ -137,9 +135,7 @@ def compare_statistics(
             frechet=gaussian_distance(first.gaussian, second.gaussian),
             kid=kid,
             kid_std=kid_std,
-            inception_score=score[0],
-            inception_score_std=score[1],
-            **neighbourhoods(first.rows, second.rows, seed=seed),
+            **found,
         )
 
     return from_main(compute)
@@ -164,10 +160,6 @@ def _chunks(data: ImageSet, progress: bool) -> Iterator[np.ndarray]:
             yield images
 
 
-def _as_set(images: ImageSet | np.ndarray) -> ImageSet:
-    return images if isinstance(images, ImageSet) else ImageSet.from_arrays(images)
-
-
 def check_pictures(*sets: ImageSet) -> None:
     """Pictures of one kind, and enough of them for a covariance."""
     for data in sets:
@@ -179,16 +171,14 @@ def check_pictures(*sets: ImageSet) -> None:
             raise DataError(
                 f"{data.name} holds latents, not pictures; give the pictures they were made from."
             )
-    check_same(sets[0].name, shape_of(sets[0]), sets[-1].name, shape_of(sets[-1]))
+    check_same(sets[0].name, (sets[0].image_size, sets[0].channels), sets[-1])
 
 
-def shape_of(data: ImageSet) -> tuple[int, int]:
-    return data.image_size, data.channels
-
-
-def check_same(name: str, shape: tuple[int, int], other: str, expected: tuple[int, int]) -> None:
-    if shape != expected:
+def check_same(name: str, shape: tuple[int, int], other: ImageSet) -> None:
+    """Images of a size and number of channels, refused unless those of the other are the same."""
+    if shape != (other.image_size, other.channels):
         raise DataError(
-            f"{name} and {other} do not fit together: {shape[0]} px with {shape[1]} channels "
-            f"against {expected[0]} px with {expected[1]}; bring them to one size and colour."
+            f"{name} and {other.name} do not fit together: {shape[0]} px with {shape[1]} channels "
+            f"against {other.image_size} px with {other.channels}; bring them to one size and "
+            "colour."
         )

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from egc.data.files import data_home
+from egc.data.files import data_home, replaced
 from egc.data.imageset import ImageSet
-from egc.distributed import gather, is_main, share
+from egc.distributed import is_main
+from egc.metrics.fitting import in_shares
 
 log = logging.getLogger("egc")
 
@@ -75,13 +75,6 @@ class Gaussian:
     covariance: np.ndarray
     count: int
 
-    @classmethod
-    def of(cls, features: np.ndarray) -> Gaussian:
-        """The Gaussian of features (N, D)."""
-        moments = Moments()
-        moments.add(features)
-        return moments.gaussian()
-
 
 class Moments:
     """Mean and scatter of features that come in batches, in float64."""
@@ -126,7 +119,10 @@ def gaussian_distance(first: Gaussian, second: Gaussian) -> float:
 
 def frechet_distance(first: np.ndarray, second: np.ndarray) -> float:
     """Features (N, D) and (M, D) -> distance; 0 for equal mean and covariance."""
-    return gaussian_distance(Gaussian.of(first), Gaussian.of(second))
+    rows = [x.astype(np.float64) for x in (first, second)]
+    return gaussian_distance(
+        *(Gaussian(x.mean(axis=0), np.cov(x, rowvar=False), len(x)) for x in rows)
+    )
 
 
 def kernel_distance(
@@ -195,11 +191,10 @@ def _radii(rows: torch.Tensor, k: int) -> torch.Tensor:
 
 def inception_score(probabilities: np.ndarray, splits: int = SPLITS) -> tuple[float, float]:
     """exp E KL(p(y|x) | p(y)) of (N, C): mean and standard deviation over splits."""
-    scores = []
-    for part in np.array_split(probabilities.astype(np.float64), min(splits, len(probabilities))):
-        tiny = np.finfo(np.float64).tiny
-        logs = np.log(part.clip(min=tiny)) - np.log(part.mean(axis=0).clip(min=tiny))
-        scores.append(np.exp((part * logs).sum(axis=1).mean()))
+    from scipy.special import rel_entr
+
+    parts = np.array_split(probabilities.astype(np.float64), min(splits, len(probabilities)))
+    scores = [np.exp(rel_entr(part, part.mean(axis=0)).sum(axis=1).mean()) for part in parts]
     return float(np.mean(scores)), float(np.std(scores))
 
 
@@ -237,13 +232,15 @@ def statistics_of(network: FeatureNetwork, chunks: Iterable[np.ndarray], count: 
 
 def _features(network: FeatureNetwork, images: np.ndarray) -> Features:
     """Features of one chunk, the work shared by all processes."""
-    mine = share(list(range(len(images))))
-    found = network(images[mine]) if mine else None
-    rows = np.stack(gather(list(found.rows) if found else []))
-    if not gather([found is not None and found.probabilities is not None])[0]:
-        return Features(rows)
-    scores = list(found.probabilities) if found and found.probabilities is not None else []
-    return Features(rows, np.stack(gather(scores)))
+
+    def work(part: np.ndarray) -> list[tuple[np.ndarray, np.ndarray | None]]:
+        found = network(images[part])
+        scores = repeat(None) if found.probabilities is None else found.probabilities
+        return list(zip(found.rows, scores, strict=False))
+
+    every = in_shares(range(len(images)), work, at_once=len(images))
+    rows, probabilities = zip(*every, strict=True)
+    return Features(np.stack(rows), None if probabilities[0] is None else np.stack(probabilities))
 
 
 def reference_path(network: FeatureNetwork, data: ImageSet) -> Path:
@@ -266,8 +263,6 @@ def fingerprint(data: ImageSet) -> str:
 def load_statistics(path: Path) -> Statistics | None:
     """What `store_statistics` wrote; None if there is nothing, or it is damaged."""
     stored = load_arrays(path)
-    if stored is None:
-        return None
     try:
         gaussian = Gaussian(stored["mean"], stored["covariance"], int(stored["count"]))
         return Statistics(gaussian, stored["rows"], stored.get("probabilities"))
@@ -277,38 +272,27 @@ def load_statistics(path: Path) -> Statistics | None:
 
 def store_statistics(path: Path, found: Statistics) -> None:
     """Keep statistics for the next time; a directory that cannot be written to is no failure."""
-    gaussian = found.gaussian
-    arrays = {"mean": gaussian.mean, "covariance": gaussian.covariance, "rows": found.rows}
-    if found.probabilities is not None:
-        arrays["probabilities"] = found.probabilities
+    arrays = {**vars(found.gaussian), "rows": found.rows, "probabilities": found.probabilities}
     try:
-        save_arrays(path, count=np.array(gaussian.count), **arrays)
+        save_arrays(path, **{name: value for name, value in arrays.items() if value is not None})
     except OSError as error:
         log.warning("The statistics of real images could not be kept in %s (%s).", path, error)
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray] | None:
-    """The arrays of an .npz file; None if it is missing or damaged."""
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file; none if it is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except FileNotFoundError:
-        return None
+        pass
     except Exception:  # numpy and zipfile fail in many ways; all mean the same here
         log.warning("%s is damaged and is made again.", path)
-        return None
+    return {}
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
     """Write an .npz file that appears only when it is complete; by the main process."""
-    if not is_main():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f"{path.stem}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
+    if is_main():
+        with replaced(path) as out:
             np.savez(out, **arrays)  # type: ignore[arg-type]
-        Path(part).chmod(0o644)
-        Path(part).replace(path)
-    finally:
-        Path(part).unlink(missing_ok=True)

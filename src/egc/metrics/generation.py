@@ -25,9 +25,8 @@ from egc.metrics.distances import (
     choose_features,
     compare_statistics,
     known_statistics,
-    shape_of,
 )
-from egc.metrics.frechet import FeatureNetwork, Statistics, fingerprint, statistics_of
+from egc.metrics.frechet import FeatureNetwork, fingerprint, statistics_of
 from egc.metrics.judge import JudgeFeatures
 from egc.metrics.sampled import Drawing, draw
 from egc.model import Model
@@ -43,6 +42,12 @@ MAX_ROWS, COLUMNS = 10, 10
 """of samples that are shown"""
 PREVIEW_IMAGES = 200
 """samples to choose the shown ones from"""
+NUMBER = "{:.4g}".format
+SHOWN = {
+    **dict.fromkeys(("fid", "frechet", "kid", "inception_score"), NUMBER),
+    **dict.fromkeys(("precision", "recall", "agreement"), percent),
+}
+"""figures of the table, and how they are written"""
 SHARES = ("precision", "recall", "density", "coverage")
 SHARES_TEXT = "Shares of images that could be of the other set, by their neighbours."
 
@@ -54,8 +59,8 @@ class Generation(Measured):
     compared: Figures
     """samples against the reference"""
     baseline: Figures | None
-    """as many training images against the reference; None if that is the training set itself, or
-    if those are stored as latents"""
+    """as many training images, or all, against the reference; None if that is the training set
+    itself, or if those are stored as latents"""
     agreement: float | None
     """share of the images that the judge assigns to the class asked for"""
     judge_accuracy: float | None
@@ -89,24 +94,17 @@ class Generation(Measured):
         return found
 
     def rows(self) -> list[Row]:
-        found, real = self.summary(), self.baseline.summary() if self.baseline else {}
+        found = {**self.compared.summary(), "agreement": self.agreement}
+        real = self.baseline.summary() if self.baseline else {}
         lines = []
-        for name in ("fid", "kid", "precision", "recall", "inception_score", "agreement"):
-            name = self._named(name)
-            if found.get(name) is None:
-                continue
-            is_share = name.removeprefix("judge_") in ("precision", "recall", "agreement")
-            show = percent if is_share else "{:.4g}".format
-            beside = f" (real training images {show(real[name])})" if real.get(name) else ""
-            lines.append((name.replace("_", " "), f"{show(found[name])}{beside}"))
-        count = f"{found['samples']:,} samples against {found['reference_images']:,} images"
+        for name, value in found.items():
+            show = SHOWN.get(name.removeprefix(self.compared.prefix))
+            if show is not None and value is not None:
+                beside = f" (real training images {show(real[name])})" if real.get(name) else ""
+                lines.append((name.replace("_", " "), f"{show(value)}{beside}"))
+        made, reference = self.compared.counts
+        count = f"{made:,} samples against {reference:,} images"
         return [*lines, ("measured on", count), ("sampled by", self._how())]
-
-    def _named(self, figure: str) -> str:
-        """A figure as the summary calls it."""
-        if not self.compared.prefix or figure in ("inception_score", "agreement"):
-            return figure
-        return self.compared.prefix + figure.replace("fid", "frechet")
 
     def _how(self) -> str:
         how = self.drawing.summary()
@@ -139,7 +137,6 @@ def evaluate_generation(
     keep: str | Path | None = None,
     labels: str = "data",
     seed: int = 0,
-    batch_size: int | None = None,
     progress: bool = True,
     **how: Any,
 ) -> Generation:
@@ -154,13 +151,13 @@ def evaluate_generation(
         raise ConfigError(f"Comparing images takes at least 2 of them; got count = {count}.")
     check_pictures(*([train] if train.autoencoder is None else []), reference)
     shape = (model.codec.image_size, model.codec.channels)
-    check_same("The model's images", shape, reference.name, shape_of(reference))
+    check_same("The model's images", shape, reference)
     proportions = class_proportions(model, train, labels)
     network = choose_features(features, train, model.device)
     known = known_statistics(network, reference, progress)
     drawing = Drawing.of(model, proportions=proportions, seed=seed, **how)
-    folder = None if keep is None else Path(keep)
-    chunks = draw(model, count, folder, drawing=drawing, batch_size=batch_size, progress=progress)
+    root = None if keep is None else Path(keep)
+    chunks = draw(model, count, root, drawing=drawing, progress=progress)
     first = next(chunks)
     samples = statistics_of(network, (chunk.images for chunk in chain([first], chunks)), count)
     agreement = accuracy = None
@@ -168,9 +165,14 @@ def evaluate_generation(
         accuracy = network.accuracy
         if proportions is not None and model.classes == train.classes:
             agreement = float((samples.probabilities.argmax(1) == drawing.labels(count)).mean())
+    baseline = None
+    if train.autoencoder is None and fingerprint(train) != fingerprint(reference):
+        some = train.subset(np.random.default_rng(seed).permutation(len(train))[:count])
+        real = known_statistics(network, some, progress)
+        baseline = compare_statistics(network, real, known, seed)
     return Generation(
         compared=compare_statistics(network, samples, known, seed),
-        baseline=_baseline(network, train, reference, known, count, seed, progress),
+        baseline=baseline,
         agreement=agreement,
         judge_accuracy=accuracy,
         drawing=drawing,
@@ -178,7 +180,7 @@ def evaluate_generation(
         preview=first.images[:PREVIEW_IMAGES],
         preview_labels=first.labels[:PREVIEW_IMAGES],
         classes=model.classes,
-        folder=drawing.folder(folder) if folder else None,
+        folder=drawing.folder(root) if root else None,
     )
 
 
@@ -201,28 +203,11 @@ def class_proportions(model: Model, train: ImageSet, labels: str = "data") -> np
     return np.bincount(known, minlength=len(model.classes)) / len(known)
 
 
-def _baseline(
-    network: FeatureNetwork,
-    train: ImageSet,
-    reference: ImageSet,
-    known: Statistics | None,
-    count: int,
-    seed: int,
-    progress: bool,
-) -> Figures | None:
-    """The figures of `count` training images, or of all if there are not that many."""
-    if train.autoencoder is not None or fingerprint(train) == fingerprint(reference):
-        return None
-    some = np.random.default_rng(seed).permutation(len(train))[:count]
-    return compare_statistics(
-        network, known_statistics(network, train.subset(some), progress), known, seed
-    )
-
-
 @metrics.register("generation")
 class GenerationMetric(Metric):
     title = "how close samples come to real images"
     finds = ("fid", "kid", "frechet", "judge", "precision", "recall", "inception_score", "samples")
+    requires = ("draws",)
 
     @dataclass(frozen=True)
     class Options(Metric.Options):
@@ -231,9 +216,6 @@ class GenerationMetric(Metric):
             "auto", "what distances are measured in; auto: a judge for small or grey images"
         )
         keep: str | None = key(None, "directory to keep the samples in, and to go on from")
-
-    def obstacle(self, model: Model) -> str | None:
-        return None if model.net.draws else "it was not trained to draw"
 
     def measure(self, model: Model, data: Splits, options: Options, progress: bool) -> Generation:
         asked = model.config.sample.guidance > 0 or model.net.takes_label

@@ -26,6 +26,7 @@ from egc.data.files import data_home
 from egc.data.imageset import ImageSet, hold_out
 from egc.distributed import main_first
 from egc.errors import DataError
+from egc.metrics.fitting import AT_ONCE, labelled
 from egc.metrics.frechet import Features, fingerprint, frechet_distance, load_arrays, save_arrays
 
 FEATURES = 64
@@ -33,8 +34,6 @@ STRIDED, SIDE = 16, 32
 """from the first on, images are seen in strides of two; larger than the second, averaged first"""
 STEPS = 1600
 """that a judge is trained for whose features are compared"""
-AT_ONCE = 256
-"""images that are seen together"""
 HELD_OUT, HELD_OUT_IMAGES = 0.1, 2000
 """of the training images, to know the judge's accuracy by"""
 MIN_LABELLED_IMAGES = 20
@@ -51,21 +50,12 @@ class Judge(nn.Module):
     def __init__(self, channels: int, classes: int, image_size: int = 8):
         super().__init__()
         self.side = min(image_size, SIDE)
+        stride = 2 if image_size >= STRIDED else 1
         self.body = nn.Sequential(
-            nn.Conv2d(channels, 32, 3, stride=2 if image_size >= STRIDED else 1, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, 3, padding=1),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(4 * 64, FEATURES),
-            nn.ReLU(),
+            *(nn.Conv2d(channels, 32, 3, stride, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
+            *(nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()),
+            *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(4 * 64, FEATURES), nn.ReLU()),
         )
         self.head = nn.Linear(FEATURES, classes)
 
@@ -73,9 +63,7 @@ class Judge(nn.Module):
     def train_on(cls, data: ImageSet, *, steps: int | None = None, seed: int = 0) -> Judge:
         """Train a judge on the labelled ones of some images; `STEPS` long, if not said."""
         steps = steps or STEPS
-        known = np.flatnonzero(data.labels >= 0)
-        if not len(known):
-            raise DataError(f"{data.name} has no labelled images to train a judge on.")
+        known = labelled(data)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             judge = cls(data.channels, len(data.classes), data.image_size)
@@ -99,10 +87,10 @@ class Judge(nn.Module):
         return judge.eval().requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(self._seen(x)))
+        return self.head(self.features(x))
 
-    def _seen(self, x: Tensor) -> Tensor:
-        return x if x.shape[-1] <= self.side else F.adaptive_avg_pool2d(x, self.side)
+    def features(self, x: Tensor) -> Tensor:
+        return self.body(F.adaptive_avg_pool2d(x, self.side))
 
     def look(self, images: np.ndarray) -> Features:
         """uint8 (N, H, W, C) -> features (N, 64), and probabilities of the classes."""
@@ -111,7 +99,7 @@ class Judge(nn.Module):
         for start in range(0, len(images), AT_ONCE):
             some = images[start : start + AT_ONCE].copy()  # reversed arrays too
             x = pixels_of(torch.as_tensor(some).to(device))
-            rows.append(self.body(self._seen(x)))
+            rows.append(self.features(x))
             probabilities.append(self.head(rows[-1]).softmax(dim=1))
         return Features(torch.cat(rows).cpu().numpy(), torch.cat(probabilities).cpu().numpy())
 
@@ -145,10 +133,10 @@ class JudgeFeatures:
     @classmethod
     def train_on(cls, data: ImageSet, *, device: torch.device | str = "cpu") -> JudgeFeatures:
         """A judge of these labelled images: trained, or stored since the last time."""
-        labelled = 0 if data.autoencoder else int((data.labels >= 0).sum())
-        if labelled < MIN_LABELLED_IMAGES:
+        known = 0 if data.autoencoder else int((data.labels >= 0).sum())
+        if known < MIN_LABELLED_IMAGES:
             raise DataError(
-                f"{data.name} has {labelled} labelled pictures, too few to train a judge on "
+                f"{data.name} has {known} labelled pictures, too few to train a judge on "
                 f'({MIN_LABELLED_IMAGES} at least); compare with features="inception".'
             )
         recipe = f"{RECIPE} {STEPS} {FEATURES} {fingerprint(data)} {data.classes}"
@@ -167,8 +155,7 @@ class JudgeFeatures:
 def _trained(path: Path, data: ImageSet) -> tuple[Judge, float]:
     """A new judge, and its accuracy on images that were held out; written to `path`."""
     log.info("Training a judge on %s (about a minute, once).", data.name)
-    labelled = data.subset(np.flatnonzero(data.labels >= 0))
-    rest, held = hold_out(labelled, HELD_OUT)
+    rest, held = hold_out(data.subset(labelled(data)), HELD_OUT)
     held = held.subset(np.arange(min(len(held), HELD_OUT_IMAGES)))
     judge = Judge.train_on(rest, steps=STEPS)
     accuracy = judge.agreement(held.images(), held.labels)
@@ -181,8 +168,7 @@ def _trained(path: Path, data: ImageSet) -> tuple[Judge, float]:
 
 
 def _stored(path: Path, data: ImageSet) -> tuple[Judge, float] | None:
-    stored = load_arrays(path)
-    if stored is None:
+    if not (stored := load_arrays(path)):
         return None
     judge = Judge(data.channels, len(data.classes), data.image_size)
     named = {k.removeprefix("weight."): v for k, v in stored.items() if k.startswith("weight.")}

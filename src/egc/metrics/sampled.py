@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from egc.data.files import replaced
 from egc.distributed import from_main, is_main
 from egc.errors import ConfigError
 from egc.metrics.frechet import load_arrays, save_arrays
@@ -101,65 +103,51 @@ class Drawing:
 def draw(
     model: Model,
     count: int,
-    folder: Path | None = None,
+    root: Path | None = None,
     *,
     drawing: Drawing | None = None,
-    batch_size: int | None = None,
     progress: bool = True,
 ) -> Iterator[Samples]:
     """Draw `count` images, chunk by chunk; of several processes, each draws its share.
 
-    With a folder, chunks are kept there, and those that are there already are not drawn again.
-    `drawing` says how (`Drawing.of`); by default without labels, as the model is used to.
+    Below `root`, chunks are kept, and those that are there already are not drawn again. `drawing`
+    says how (`Drawing.of`); by default without labels, as the model is used to.
     """
     if count < 1:
         raise ConfigError(f"The number of images must be at least 1; got {count}.")
-    how = drawing or Drawing.of(model)
-    return _chunks(model, how, how.labels(count), folder, batch_size, progress)
+    return _chunks(model, count, root, drawing or Drawing.of(model), progress)
 
 
 def _chunks(
-    model: Model,
-    drawing: Drawing,
-    labels: np.ndarray,
-    root: Path | None,
-    batch_size: int | None,
-    progress: bool,
+    model: Model, count: int, root: Path | None, drawing: Drawing, progress: bool
 ) -> Iterator[Samples]:
     folder = None if root is None else drawing.folder(root)
-    if folder is not None:
-        from_main(lambda: _write_recipe(folder, drawing))
-    with progress_line("Drawing", len(labels), show=progress and is_main()) as line:
-        for start in range(0, len(labels), CHUNK):
+    if folder is not None and is_main():
+        with _writing(folder / RECIPE_FILE) as place, replaced(place) as out:
+            out.write(f"{json.dumps(asdict(drawing), indent=2)}\n".encode())
+    how = {name: getattr(drawing, name) for name in ("steps", "sampler", "guidance", "cfg")}
+    labels, sampling = drawing.labels(count), model.sampling(**how)
+    with progress_line("Drawing", count, show=progress and is_main()) as line:
+        for start in range(0, count, CHUNK):
             wanted = labels[start : start + CHUNK]
             path = None if folder is None else folder / f"{start:07d}.npz"
             chunk = None if path is None else _stored(path, model, wanted)
             if chunk is None:
-                chunk = _draw_chunk(model, drawing, wanted, start, batch_size)
+                chunk = sample(
+                    model,
+                    None if drawing.proportions is None else wanted.tolist(),
+                    len(wanted),
+                    sampling=sampling,
+                    seed=drawing.seed + start,
+                    progress=False,
+                    shared=True,
+                )
                 if path is not None:
-                    _keep(path, chunk)
+                    arrays = {"images": chunk.images, "labels": chunk.labels, "seeds": chunk.seeds}
+                    with _writing(path):
+                        save_arrays(path, **arrays)
             line.advance(len(chunk))
             yield chunk
-
-
-def _draw_chunk(
-    model: Model, drawing: Drawing, labels: np.ndarray, start: int, batch_size: int | None
-) -> Samples:
-    return sample(
-        model,
-        None if drawing.proportions is None else labels.tolist(),
-        len(labels),
-        sampling=model.sampling(
-            steps=drawing.steps,
-            sampler=drawing.sampler,
-            guidance=drawing.guidance,
-            cfg=drawing.cfg,
-        ),
-        seed=drawing.seed + start,
-        batch_size=batch_size,
-        progress=False,
-        shared=True,
-    )
 
 
 def _stored(path: Path, model: Model, labels: np.ndarray) -> Samples | None:
@@ -167,7 +155,7 @@ def _stored(path: Path, model: Model, labels: np.ndarray) -> Samples | None:
 
     def read() -> Samples | None:
         stored = load_arrays(path)
-        if stored is None or not {"images", "labels", "seeds"} <= stored.keys():
+        if not {"images", "labels", "seeds"} <= stored.keys():
             return None
         if len(stored["images"]) < len(labels):  # the end of a smaller count
             return None
@@ -177,24 +165,16 @@ def _stored(path: Path, model: Model, labels: np.ndarray) -> Samples | None:
     return from_main(read)
 
 
-def _keep(path: Path, chunk: Samples) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """Say what to do where the images cannot be kept."""
     try:
-        save_arrays(path, images=chunk.images, labels=chunk.labels, seeds=chunk.seeds)
+        yield path
     except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _write_recipe(folder: Path, drawing: Drawing) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / RECIPE_FILE).write_text(json.dumps(asdict(drawing), indent=2) + "\n")
-    except OSError as error:
-        raise _unwritable(folder, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    reason = error.strerror or type(error).__name__
-    return ConfigError(f"Images cannot be kept in {path} ({reason}); name another folder.")
+        reason = error.strerror or type(error).__name__
+        raise ConfigError(
+            f"Images cannot be kept in {path} ({reason}); name another folder."
+        ) from None
 
 
 def model_hash(model: Model) -> str:

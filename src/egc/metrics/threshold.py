@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from egc.data.files import replaced
 from egc.data.imageset import ImageSet
 from egc.errors import DataError, ModelError
 from egc.hub import find_model, is_shipped
@@ -90,9 +91,8 @@ def store_threshold(path: str | Path, threshold: Mapping[str, Any]) -> Path:
     about = read_about(folder)
     about["facts"] = {**about.get("facts", {}), FACT: dict(threshold)}
     try:
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps(about, indent=2) + "\n")
-        part.replace(place)
+        with replaced(place) as out:
+            out.write(f"{json.dumps(about, indent=2)}\n".encode())
     except OSError as error:
         raise ModelError(
             f"{place} cannot be written ({error.strerror}); save the model to a place of yours."
