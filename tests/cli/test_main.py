@@ -48,6 +48,7 @@ def test_a_typo_in_a_verb_is_answered_by_the_nearest_one(capsys, typed, meant):
         (["inpaint", "digits", __file__, "--mask", "centre"], "center"),
         (["edit", "digits", "missing.png", "--to", "3"], "missing.png"),
         (["show", "evidense", "digits"], "evidence"),
+        (["show", "evidence", "digits", "--top", "2", "missing.png"], "missing.png"),
         (["train", "digit", "--run", "r"], "Did you mean 'digits'"),
         (["train", "digits", "--run", "r", "--set", "train.stepz=5"], "train.steps"),
         (["config", "trian.lr"], "train.lr"),

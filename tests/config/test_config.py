@@ -50,6 +50,7 @@ def test_settings_are_typed():
         ("objective.clean_stream=1", "true or false; got 1"),
         ("network.readout=dens", "Did you mean 'dense'"),
         ("network.multipliers=2", "a list such as"),
+        ("network.multipliers=[]", "network.multipliers needs at least one value"),
         ("network.multipliers=[1, 0]", "network.multipliers must be larger than 0; got 0"),
         ("data.channels=2", "data.channels must be 1 or 3; got 2"),
         ("train=5", "section.key=value"),

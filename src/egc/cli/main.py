@@ -68,6 +68,14 @@ def parser_of(verb: Verb) -> argparse.ArgumentParser:
     return parser
 
 
+def parsed(verb: Verb, words: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a call; files and flags may stand in any order."""
+    parser = parser_of(verb)
+    if parser._subparsers is not None:  # argparse cannot do both
+        return parser.parse_args(words)
+    return parser.parse_intermixed_args(words)
+
+
 def overview() -> str:
     """What `egc --help` shows."""
     lines = [
@@ -134,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with messages_on_stderr():
             import_modules(_imports(words))
             verb.check(words[1:])
-            args = parser_of(verb).parse_args(words[1:])
+            args = parsed(verb, words[1:])
             result: Result = verb.run(args)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)

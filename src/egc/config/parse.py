@@ -31,7 +31,8 @@ WORDS = {
 def key(default: Any, doc: str, **limits: Any) -> Any:
     """A field of a configuration: its default, what it means, and what it may be.
 
-    Limits: `above`, `low`, `below`, `high`, `choices`, and `registry`, whose names it takes.
+    Limits: `above`, `low`, `below`, `high`, `choices`, `filled` (a list that may not be empty), and
+    `registry`, whose names it takes.
     """
     metadata = {"doc": doc, **limits}
     if isinstance(default, type):  # a section of its own, or an empty table
@@ -171,6 +172,8 @@ def _value(value: Any, kind: Any, name: str) -> Any:
 
 def _check_limits(value: Any, known: dataclasses.Field[Any], name: str) -> None:
     limits = known.metadata
+    if limits.get("filled") and not value:
+        raise ConfigError(f"{name} needs at least one value.")
     for item in value if isinstance(value, tuple) else (value,):
         for limit, refused, words in (
             ("above", lambda v, edge: v <= edge, "larger than"),

@@ -135,7 +135,7 @@ class NetworkConfig:
     kind: str = key("unet", "the backbone", registry=backbones)
     channels: int = key(64, "width of the first level", above=0)
     multipliers: tuple[int, ...] = key(
-        (1, 2, 2), "width of each level, in units of `channels`", above=0
+        (1, 2, 2), "width of each level, in units of `channels`", above=0, filled=True
     )
     depth: int = key(2, "residual blocks a level", above=0)
     attention: tuple[int, ...] = key(
