@@ -31,8 +31,8 @@ WORDS = {
 def key(default: Any, doc: str, **limits: Any) -> Any:
     """A field of a configuration: its default, what it means, and what it may be.
 
-    Limits: `above`, `low`, `below`, `high`, `choices`, `filled` (a list that may not be empty), and
-    `registry`, whose names it takes.
+    Limits: `above`, `low`, `below`, `high`, `choices`, `filled` (a list that may not be empty),
+    and `registry`, whose names it takes.
     """
     metadata = {"doc": doc, **limits}
     if isinstance(default, type):  # a section of its own, or an empty table
