@@ -13,11 +13,12 @@ from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, ModelError
 from egc.metrics import fitting
-from egc.metrics.calibration import Classification, reliability
 from egc.metrics.classification import (
+    Classification,
     accuracy_against_t,
     against_t_figure,
     evaluate_classification,
+    reliability,
     reliability_figure,
 )
 from egc.report.figures import png

@@ -87,7 +87,8 @@ def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     assert code == 0
     assert "accuracy" in out
     assert "noise, by energy" in out
-    assert "next: egc evaluate digits --metrics robustness" in err
+    settings = "--set data.test=0.05 --set data.validation=0.05"
+    assert f"next: egc evaluate digits {settings} --metrics robustness" in err
     assert page.read_text().startswith("<!doctype html>")
     code, out, _ = call(capsys, *command, "--split", "validation", "--json")
     found = json.loads(out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import takewhile
 from typing import Any
 
@@ -53,10 +54,9 @@ def _check_models(names: Sequence[str], store: bool) -> None:
         raise ConfigError("Each model can be named only once.")
     for name in names:
         if is_shipped(find_model(name)) and store:
-            copy = f"egc.load({name!r}).save('my-{name}')"
             raise ModelError(
                 f"{name!r} ships with the package, which --store does not write to; save a copy "
-                f"first (in Python: {copy}), and name that."
+                f"first (in Python: egc.load({name!r}).save('my-{name}')), and name that."
             )
 
 
@@ -83,40 +83,34 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     owners = _owners(every)
     taken = {action.dest for action in parser._actions}
     shared = parser.add_argument_group("of several metrics")
-    for option, metrics in owners.items():
-        if len(metrics) > 1 and option not in taken:
-            others = {f for metric in metrics for f in _fields(every[metric])} - {option}
-            default = _defaults(option, {metric: every[metric] for metric in metrics})
-            add_options(shared, every[metrics[0]].Options, default=default, skip=others)
-    alone = {option for option, metrics in owners.items() if len(metrics) == 1} - taken
+    for option, defaults in owners.items():
+        if len(defaults) > 1 and option not in taken:
+            options = every[next(iter(defaults))].Options
+            skip = {f.name for f in fields(options)} - {option}
+            add_options(shared, options, default=_by_metric(defaults), skip=skip)
+            taken.add(option)
     for name, metric in every.items():
-        skip = set(_fields(metric)) - alone
-        add_options(parser, metric.Options, title=f"{name}: {metric.title}", skip=skip)
+        add_options(parser, metric.Options, title=f"{name}: {metric.title}", skip=taken)
 
 
-def _fields(metric: Any) -> dict[str, Any]:
-    return dict(metric.Options.__dataclass_fields__)
-
-
-def _owners(every: dict[str, Any]) -> dict[str, list[str]]:
-    """option -> the metrics that have it."""
-    owners: dict[str, list[str]] = {}
+def _owners(every: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Option -> the metrics that have it -> its default there, as text."""
+    owners: dict[str, dict[str, str]] = {}
     for name, metric in every.items():
-        for option in _fields(metric):
-            owners.setdefault(option, []).append(name)
+        for f in fields(metric.Options):
+            default = f.metadata.get("none", "none") if f.default is None else str(f.default)
+            owners.setdefault(f.name, {})[name] = default
     return owners
 
 
-def _defaults(option: str, metrics: dict[str, Any]) -> str:
+def _by_metric(defaults: dict[str, str]) -> str:
     """The default of an option, metric by metric where they differ."""
-    shown: dict[str, list[str]] = {}
-    for name, metric in metrics.items():
-        known = _fields(metric)[option]
-        text = known.metadata.get("none") if known.default is None else str(known.default)
-        shown.setdefault(text or "none", []).append(name)
-    if len(shown) == 1:
-        return next(iter(shown))
-    return "; ".join(f"{', '.join(names)}: {text}" for text, names in shown.items())
+    names: dict[str, list[str]] = {}
+    for name, text in defaults.items():
+        names.setdefault(text, []).append(name)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{', '.join(which)}: {text}" for text, which in names.items())
 
 
 def _run(args: argparse.Namespace) -> Result:
@@ -127,41 +121,33 @@ def _run(args: argparse.Namespace) -> Result:
     from egc.config.parse import plain
     from egc.data.sources import open_for
     from egc.distributed import is_main
-    from egc.metrics.evaluate import (
-        all_metrics,
-        as_text,
-        choose,
-        evaluate,
-        evaluation_page,
-        measured_on,
-        read_options,
-    )
+    from egc.metrics import evaluate
     from egc.metrics.threshold import ood_threshold, store_threshold
     from egc.report.page import write_page
 
-    named = {option: getattr(args, option) for option in _owners(all_metrics())}
+    named = {option: getattr(args, option) for option in _owners(evaluate.all_metrics())}
     given = {option: value for option, value in named.items() if value is not None}
-    read_options(given)  # before any data is opened
+    evaluate.read_options(given)  # before any data is opened
     models = {name: opened(args, name) for name in args.models}
     source = args.data or models[args.models[0]].config.data.source
     splits = {}
     for name, model in models.items():
         model.config = model.config.replace(sample=plain(model.sampling(**sampling)))
         data = open_for(model.config.data, source, args.settings)
-        splits[name] = measured_on(data, args.split)
-        choose(model, splits[name], args.metrics)  # before any model is worked on
-    thresholds = {}
-    if args.store:
-        thresholds = {n: ood_threshold(m, splits[n].validation) for n, m in models.items()}
+        splits[name] = evaluate.measured_on(data, args.split)
+        evaluate.choose(model, splits[name], args.metrics)  # before any model is worked on
+    stored = models if args.store else {}
+    thresholds = {n: ood_threshold(m, splits[n].validation) for n, m in stored.items()}
     found = {
-        name: evaluate(model, splits[name], args.metrics, given) for name, model in models.items()
+        name: evaluate.evaluate(model, splits[name], args.metrics, given)
+        for name, model in models.items()
     }
-    lines = [as_text(found)]
+    lines = [evaluate.as_text(found)]
     if is_main():
         for name, threshold in thresholds.items():
             place = store_threshold(name, threshold)
             lines.append(f"out-of-distribution threshold stored in {place}")
-        write_page(out, evaluation_page(found))
+        write_page(out, evaluate.evaluation_page(found))
     figures: dict[str, Any] = {
         "models": {
             name: {metric: result.summary() for metric, result in results.items()}

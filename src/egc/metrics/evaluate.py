@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from egc.config.parse import build
-from egc.data.imageset import ImageSet, Splits
+from egc.data.imageset import Splits
 from egc.errors import ConfigError, ModelError, suggest
 from egc.metrics.base import Measured, Metric
 from egc.metrics.fitting import fitting
@@ -29,9 +29,7 @@ Found = Mapping[str, Mapping[str, Measured]]
 
 def all_metrics() -> dict[str, Metric]:
     """All metrics by name, those of users' own modules too."""
-    names = sorted(metrics.names(), key=lambda name: name not in FIRST)
-    ordered = [*(name for name in FIRST if name in names), *(n for n in names if n not in FIRST)]
-    return {name: metrics[name]() for name in ordered}
+    return {name: metrics[name]() for name in dict.fromkeys((*FIRST, *metrics.names()))}
 
 
 def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,13 +39,11 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in given:
         if name not in known:
             raise ConfigError(f"No metric has an option {name!r}. {suggest(name, sorted(known))}")
-    return {
-        name: build(
-            metric.Options,
-            {f.name: given[f.name] for f in fields(metric.Options) if f.name in given},
-        )
-        for name, metric in every.items()
-    }
+    found = {}
+    for name, metric in every.items():
+        own = {f.name: given[f.name] for f in fields(metric.Options) if f.name in given}
+        found[name] = build(metric.Options, own)
+    return found
 
 
 def choose(model: Model, data: Splits, names: Sequence[str] | None = None) -> dict[str, Metric]:
@@ -88,8 +84,7 @@ def evaluate(
 
 def measured_on(data: Splits, split: str) -> Splits:
     """The splits with another part in the place of the test images."""
-    parts: dict[str, ImageSet] = data._asdict()
-    return data._replace(test=parts[split])
+    return data._replace(test=getattr(data, split))
 
 
 def as_text(found: Found) -> str:
@@ -115,10 +110,8 @@ def evaluation_page(found: Found) -> str:
     sections = []
     for name in dict.fromkeys(name for results in found.values() for name in results):
         of_metric = {model: each[name] for model, each in found.items() if name in each}
-        title = name.replace("_", " ").capitalize()
-        sections.append(
-            Section(title, f"{every[name].title}.".capitalize(), table=_table(of_metric))
-        )
+        title, text = name.replace("_", " ").capitalize(), f"{every[name].title}.".capitalize()
+        sections.append(Section(title, text, table=_table(of_metric)))
         sections += every[name].figures(of_metric)
     return render(f"Evaluation of {', '.join(found)}", " ".join(verdicts), {}, sections)
 

@@ -17,8 +17,7 @@ from PIL import Image
 
 from egc.data.imageset import ImageSet, Splits
 from egc.distributed import is_main
-from egc.metrics.calibration import Classification
-from egc.metrics.classification import evaluate_classification
+from egc.metrics.classification import Classification, evaluate_classification
 from egc.metrics.threshold import ood_threshold
 from egc.model import Model
 from egc.report.figures import confusion_figure, histogram, run_curves
