@@ -28,10 +28,12 @@ def _run(args: argparse.Namespace) -> Result:
     from egc.training.run import Run
 
     run = Run(args.out)
-    if not run.config.exists():
+    before = run.saved_config()
+    if before is None:
         run.check(config)  # somebody else's directory is left alone
-    run.clear()  # a demonstration starts from scratch
-    log.info("Training an EGC on 8x8 digits, from scratch.")
+    if before is None or before.train != config.train or run.report.exists():
+        run.clear()  # a demonstration starts from scratch, unless one was stopped
+        log.info("Training an EGC on 8x8 digits, from scratch.")
     model = EGC.fit(preset=config, run=run.path)
     if not run.report.exists():
         raise FailedError(f"The demonstration has a model, {run.model}, and no report.")
