@@ -16,14 +16,17 @@ from egc.cli import main
 from egc.config import DataConfig
 from egc.data import ImageSet, open_source
 from egc.errors import ConfigError, DataError, EGCError, ModelError
-from egc.metrics.attacks import Ball, ascent, autoattack, fgsm, judge, pgd, random_search
+from egc.metrics.attacks import ATTACKS, RADIUS, Attack, Ball, ascent, judge
 from egc.metrics.fitting import fitting, labelled
 from egc.metrics.robustness import evaluate_robustness, robustness_figure
-from egc.metrics.trial import Attack, attack_examples, examples_figure
+from egc.metrics.trial import attack_examples, examples_figure
 from egc.nn.network import Network
 from egc.tasks.predict import Predictor
 
-ATTACKS = {"fgsm": fgsm, "pgd": pgd, "random": random_search}
+
+def attack(name: str, epsilon: float, norm: str = "linf", **effort: int) -> Attack:
+    """An attack whose epsilon is given in pixels of 0..1."""
+    return Attack(name, epsilon / RADIUS[norm], norm, **effort)
 
 
 class Linear:
@@ -74,26 +77,21 @@ def test_the_worst_case_of_a_linear_model_is_found(norm):
     assert epsilon < 0.3 or norm == "l2"  # so that the range of pixels does not bind
     expected = margin > epsilon * dual
     for name in ("fgsm", "pgd"):
-        found = ATTACKS[name](
-            asked, pixels, labels, Ball(norm, 1.001 * epsilon), seeds=range(64)
-        )
+        found = attack(name, 1.001 * epsilon, norm).run(asked, pixels, labels, range(64))
         right = judge(asked, found, range(64)) == labels
         undecided = (margin / (epsilon * dual) - 1).abs() < 0.01
         assert torch.equal(right[~undecided], expected[~undecided])
-    weaker = random_search(asked, pixels, labels, Ball(norm, epsilon), seeds=range(64))
+    weaker = attack("random", epsilon, norm).run(asked, pixels, labels, range(64))
     assert (judge(asked, weaker, range(64)) == labels).sum() >= expected.sum()
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-@pytest.mark.parametrize("name", [*ATTACKS, "autoattack"])
+@pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_stay_in_the_ball_and_in_the_range_of_pixels(name, norm):
     asked = Linear(classes=5)
     pixels, labels = asked.images(12, low=0, high=1)
     epsilon = 0.2 if norm == "linf" else 0.6
-    if name == "autoattack":
-        found = autoattack(asked, pixels, labels, Ball(norm, epsilon))
-    else:
-        found = ATTACKS[name](asked, pixels, labels, Ball(norm, epsilon), seeds=range(12))
+    found = attack(name, epsilon, norm).run(asked, pixels, labels, range(12))
     assert found.min() >= 0
     assert found.max() <= 1
     change = (found - pixels).flatten(1)
@@ -125,7 +123,7 @@ def test_steps_equal_those_of_captum(digits, held_out):
     def loss(log_p, target):
         return -log_p.gather(1, target[:, None])[:, 0]
 
-    ours = fgsm(asked, pixels, labels, Ball("linf", 0.1), seeds=seeds)
+    ours = attack("fgsm", 0.1).run(asked, pixels, labels, seeds)
     oracle = FGSM(forward, loss, 0, 1)
     oracle.zero_thresh = (
         0  # it takes gradients below 1e-6 for none; where a model is sure, all are
@@ -153,11 +151,11 @@ def test_an_attack_depends_on_the_seed_of_an_image_not_on_its_batch(tiny, held_o
     pixels, _, seeds = as_pixels(held_out, 6)
     for asked in (Predictor(tiny), Predictor(tiny, ensemble=2)):
         labels = judge(asked, pixels, seeds)
-        options = {"ball": Ball("linf", 0.1), "steps": 3, "draws": 2}
-        together = pgd(asked, pixels, labels, seeds=seeds, **options)
-        alone = pgd(asked, pixels[4:], labels[4:], seeds=seeds[4:], **options)
+        pgd = attack("pgd", 0.1, steps=3, draws=2)
+        together = pgd.run(asked, pixels, labels, seeds)
+        alone = pgd.run(asked, pixels[4:], labels[4:], seeds[4:])
         assert torch.allclose(together[4:], alone, atol=1e-4)
-        other = pgd(asked, pixels[4:], labels[4:], seeds=[77, 78], **options)
+        other = pgd.run(asked, pixels[4:], labels[4:], [77, 78])
         assert not torch.allclose(alone, other, atol=1e-4)
 
 
@@ -167,7 +165,7 @@ def test_restarts_keep_what_was_found(digits, held_out):
     right = [
         judge(
             asked,
-            pgd(asked, pixels, labels, Ball("linf", 0.12), seeds, steps=4, restarts=n),
+            attack("pgd", 0.12, steps=4, restarts=n).run(asked, pixels, labels, seeds),
             seeds,
         )
         == labels
@@ -191,14 +189,16 @@ def test_gradients_are_averaged_over_draws():
 
     asked, fixed = Noisy(classes=3), Linear(classes=3)
     pixels, labels = fixed.images(32)
-    options = {"ball": Ball("linf", 0.1), "steps": 5, "seeds": range(32)}
 
     def lead(found):
         log_p = fixed(found, [])
         return float(log_p.gather(1, labels[:, None]).mean())
 
-    few, many = (lead(pgd(asked, pixels, labels, draws=n, **options)) for n in (1, 32))
-    best = lead(pgd(fixed, pixels, labels, **options))
+    few, many = (
+        lead(attack("pgd", 0.1, steps=5, draws=n).run(asked, pixels, labels, range(32)))
+        for n in (1, 32)
+    )
+    best = lead(attack("pgd", 0.1, steps=5, draws=1).run(fixed, pixels, labels, range(32)))
     assert best <= many < few
 
 
@@ -231,7 +231,7 @@ def test_autoattack_with_few_classes(capsys, caplog, monkeypatch, classes, is_ra
     pixels, labels = asked.images(4)
     tracer, state = sys.gettrace(), torch.random.get_rng_state()
     with caplog.at_level(logging.WARNING, logger="egc"):
-        found = autoattack(asked, pixels, labels, Ball("linf", 0.3))
+        found = attack("autoattack", 0.3).run(asked, pixels, labels, range(4))
     assert (judge(asked, found, range(4)) == labels).sum() == 0
     assert seen == [suite.split()]
     assert ("DLR" in caplog.text) == (classes < (3 if is_random else 4))
@@ -244,7 +244,7 @@ def test_autoattack_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyautoattack", None)
     pixels, labels = Linear().images(2)
     with pytest.raises(ConfigError, match=r"pip install 'egc\[attack\]'"):
-        autoattack(Linear(), pixels, labels, Ball("linf", 0.1))
+        attack("autoattack", 0.1).run(Linear(), pixels, labels, range(2))
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -26,10 +26,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from egc.codec import LEVEL, UNIT
 from egc.errors import ConfigError
 
 log = logging.getLogger("egc")
 
+RADIUS = {"linf": LEVEL / UNIT, "l2": 1.0}
+"""what an epsilon of 1 is in pixels of 0..1: a grey level of 255, or the length itself"""
+DEFENDED, BARE = "defended", "bare"
+"""a model is asked as it was said, or without its purification"""
+QUERIES = 5
+"""of the random search for each step of PGD"""
 START, NOISE, SEARCH, JUDGE = range(4)
 """what a random number is for: streams that share nothing"""
 
@@ -81,40 +88,69 @@ class Ball(NamedTuple):
         return self.project(pixels + self.epsilon * change, pixels)
 
 
+class Attack(NamedTuple):
+    """One attack, and how hard it tries."""
+
+    name: str
+    """a key of `ATTACKS`, or "none\""""
+    epsilon: float
+    """in units of `RADIUS`"""
+    norm: str = "linf"
+    steps: int = 20
+    """of PGD"""
+    restarts: int = 1
+    """random starts of PGD; 0: one run from the image itself"""
+    draws: int = 4
+    """of noise a step, where the model's answer is random"""
+    way: str = DEFENDED
+    """how the model is asked while it is attacked"""
+
+    @property
+    def ball(self) -> Ball:
+        return Ball(self.norm, self.epsilon * RADIUS[self.norm])
+
+    @property
+    def kind(self) -> str:
+        """What it is called."""
+        names = {"fgsm": "FGSM", "autoattack": "AutoAttack", "random": "random search"}
+        return names.get(self.name, f"PGD-{self.steps}")
+
+    @property
+    def distance(self) -> str:
+        """The epsilon in words."""
+        return f"{self.epsilon:g}" + ("/255" if self.norm == "linf" else "")
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} at {self.distance}"
+
+    def run(self, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]) -> Tensor:
+        """Pixels within epsilon that are meant to be named wrongly."""
+        if self.name == "none":
+            return pixels
+        return ATTACKS[self.name](self, asked, pixels, labels, seeds)
+
+
 def fgsm(
-    asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seeds: Sequence[int], draws: int = 1
+    how: Attack, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]
 ) -> Tensor:
     """One step of the full length."""
-    options: Any = {"steps": 1, "size": ball.epsilon, "draws": draws}
-    *_, (end, _) = ascent(asked, pixels, labels, ball, seeds, **options)
+    options: Any = {"steps": 1, "size": how.ball.epsilon, "draws": how.draws}
+    *_, (end, _) = ascent(asked, pixels, labels, how.ball, seeds, **options)
     return end
 
 
-def pgd(
-    asked: Asked,
-    pixels: Tensor,
-    labels: Tensor,
-    ball: Ball,
-    seeds: Sequence[int],
-    *,
-    steps: int = 20,
-    restarts: int = 1,
-    draws: int = 1,
-) -> Tensor:
-    """Many steps, back into the ball after each; the worst image of the way is kept.
-
-    Args:
-        restarts: runs from random points of the ball; 0: one run from the image itself.
-        draws: of noise a step, where the answer is random.
-    """
-    options: Any = {"steps": steps, "size": 2.5 * ball.epsilon / steps, "draws": draws}
+def pgd(how: Attack, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]) -> Tensor:
+    """Many steps, back into the ball after each; the worst image of the way is kept."""
+    ball, size = how.ball, 2.5 * how.ball.epsilon / how.steps
+    options: Any = {"steps": how.steps, "size": size, "draws": how.draws}
     found = _Found(asked, pixels, labels)
-    for restart in range(max(1, restarts)):
+    for restart in range(max(1, how.restarts)):
         rows = found.standing()
         if not len(rows):
             break
         x, mine = pixels[rows], mixed([seeds[i] for i in rows.tolist()], restart)
-        start = ball.random(x, _generators(mine, START)) if restarts else x
+        start = ball.random(x, _generators(mine, START)) if how.restarts else x
         for moved, log_p in ascent(asked, x, labels[rows], ball, mine, start=start, **options):
             found.keep(rows, moved, log_p)
     return found.pixels
@@ -153,22 +189,15 @@ def ascent(
 
 
 def random_search(
-    asked: Asked,
-    pixels: Tensor,
-    labels: Tensor,
-    ball: Ball,
-    seeds: Sequence[int],
-    *,
-    queries: int = 100,
-    draws: int = 1,
+    how: Attack, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]
 ) -> Tensor:
     """Change some pixels at random and keep what is worse for the model; no gradients.
 
     The share of pixels that a try changes falls from all to few. All tries of an image meet the
     same draws of noise, so that they can be compared.
     """
-    found = _Found(asked, pixels, labels)
-    for query in range(queries):
+    ball, found = how.ball, _Found(asked, pixels, labels)
+    for query in range(QUERIES * how.steps * max(1, how.restarts)):
         rows = found.standing()
         if not len(rows):
             break
@@ -183,12 +212,14 @@ def random_search(
             moved = best + ball.epsilon * ball.steepest(kick * changed)
         moved = ball.project(moved, x)
         with torch.no_grad():
-            answers = [asked(moved, draw) for draw in _draws(asked, draws, mine, NOISE)]
+            answers = [asked(moved, draw) for draw in _draws(asked, how.draws, mine, NOISE)]
         found.keep(rows, moved, torch.stack(answers).mean(dim=0))
     return found.pixels
 
 
-def autoattack(asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seed: int = 0) -> Tensor:
+def autoattack(
+    how: Attack, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]
+) -> Tensor:
     """AutoAttack: its `standard` attacks, or `rand` where the answer is random."""
     try:
         from pyautoattack import AutoAttack
@@ -197,19 +228,19 @@ def autoattack(asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seed: i
             "AutoAttack needs a package more: run `pip install 'egc[attack]'`."
         ) from None
     with torch.no_grad():
-        classes = asked(pixels[:1], [seed]).shape[1]
-    rounds = np.random.default_rng(seed)
+        classes = asked(pixels[:1], seeds[:1]).shape[1]
+    rounds = np.random.default_rng(seeds[0])
 
     def answer(x: Tensor) -> Tensor:
         return asked(x, rounds.integers(2**31, size=len(x)).tolist())
 
     attacks = _suite(classes, asked.is_random)
-    how: Any = {"eps": ball.epsilon, "norm": {"linf": "Linf", "l2": "L2"}[ball.norm]}
-    how |= {"version": "custom", "attacks": attacks, "seed": seed, "device": pixels.device}
+    options: Any = {"eps": how.ball.epsilon, "norm": {"linf": "Linf", "l2": "L2"}[how.norm]}
+    options |= {"version": "custom", "attacks": attacks, "seed": seeds[0], "device": pixels.device}
     tracer = sys.gettrace()  # which AutoAttack takes away from debuggers
     try:
         with torch.random.fork_rng(devices=[]), contextlib.redirect_stdout(sys.stderr):
-            suite: Any = AutoAttack(answer, **how)
+            suite: Any = AutoAttack(answer, **options)
             suite.apgd.n_restarts = suite.fab.n_restarts = 1
             suite.apgd.eot_iter = 20 if asked.is_random else 1
             suite.fab.n_target_classes = min(9, classes - 1)
@@ -217,7 +248,7 @@ def autoattack(asked: Asked, pixels: Tensor, labels: Tensor, ball: Ball, seed: i
             found, _ = suite.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
     finally:
         sys.settrace(tracer)
-    return ball.project(found, pixels)
+    return how.ball.project(found, pixels)
 
 
 def _suite(classes: int, is_random: bool) -> list[str]:
@@ -233,6 +264,9 @@ def _suite(classes: int, is_random: bool) -> list[str]:
     if is_random:
         return ["apgd-ce", *dlr]
     return ["apgd-ce", *(["apgd-t", "fab-t"] if classes >= 4 else [*dlr, "fab"]), "square"]
+
+
+ATTACKS = {"fgsm": fgsm, "pgd": pgd, "random": random_search, "autoattack": autoattack}
 
 
 def judge(asked: Asked, pixels: Tensor, seeds: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from egc.data.files import data_home
 from egc.data.imageset import ImageSet
 from egc.distributed import from_main, is_main
 from egc.errors import ConfigError, DataError, suggest
@@ -22,12 +23,12 @@ from egc.metrics.fitting import AT_ONCE
 from egc.metrics.frechet import (
     FeatureNetwork,
     Statistics,
+    fingerprint,
     gaussian_distance,
     inception_score,
     kernel_distance,
     load_statistics,
     neighbourhoods,
-    reference_path,
     statistics_of,
     store_statistics,
 )
@@ -81,10 +82,7 @@ def compare_sets(
     first: ImageSet | np.ndarray,
     second: ImageSet | np.ndarray,
     features: str | FeatureNetwork = "inception",
-    *,
-    device: torch.device | str = "cpu",
     seed: int = 0,
-    progress: bool = True,
 ) -> Figures:
     """How far the first set of images is from the second, which is taken for the real one."""
     sets = [x if isinstance(x, ImageSet) else ImageSet.from_arrays(x) for x in (first, second)]
@@ -94,8 +92,8 @@ def compare_sets(
             f'Sets are compared in features="inception", or in a network of features such as '
             f"JudgeFeatures.train_on(data); got {features!r}."
         )
-    network = Inception(device=device) if isinstance(features, str) else features
-    measured, known = (known_statistics(network, data, progress) for data in sets)
+    network = Inception() if isinstance(features, str) else features
+    measured, known = (known_statistics(network, data, progress=True) for data in sets)
     return compare_statistics(network, measured, known, seed)
 
 
@@ -143,7 +141,9 @@ def compare_statistics(
 
 def known_statistics(network: FeatureNetwork, data: ImageSet, progress: bool) -> Statistics | None:
     """The statistics of real images, measured once; stored ones only on the main process."""
-    path = from_main(lambda: reference_path(network, data))
+    # Named after what they are a function of.
+    name = from_main(lambda: f"{fingerprint(data)[:20]}-{network.digest[:20]}.npz")
+    path = data_home() / "reference" / name
     stored = load_statistics(path) if is_main() else None
     if from_main(lambda: stored is not None):
         return stored

@@ -24,16 +24,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from egc.data.files import data_home, replaced
+from egc.data.files import replaced
 from egc.data.imageset import ImageSet
 from egc.distributed import is_main
 from egc.metrics.fitting import in_shares
 
 log = logging.getLogger("egc")
 
-NEIGHBOURS = 3
-SUBSETS, SUBSET_SIZE = 100, 1000
-SPLITS = 10
 ROWS_AT_ONCE = 1000
 """of a matrix of distances"""
 KEPT = 10_000
@@ -126,12 +123,7 @@ def frechet_distance(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def kernel_distance(
-    first: np.ndarray,
-    second: np.ndarray,
-    *,
-    subsets: int = SUBSETS,
-    size: int = SUBSET_SIZE,
-    seed: int = 0,
+    first: np.ndarray, second: np.ndarray, subsets: int = 100, size: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
     """KID of features (N, D) and (M, D): mean and standard deviation over random subsets."""
     size = min(size, len(first), len(second))
@@ -153,7 +145,7 @@ def _kernel(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def neighbourhoods(
-    first: np.ndarray, second: np.ndarray, k: int = NEIGHBOURS, seed: int = 0
+    first: np.ndarray, second: np.ndarray, k: int = 3, seed: int = 0
 ) -> dict[str, float]:
     """Precision and recall, density and coverage of `first` (N, D) against the real `second`.
 
@@ -189,7 +181,7 @@ def _radii(rows: torch.Tensor, k: int) -> torch.Tensor:
     return torch.cat([torch.cdist(part, rows).kthvalue(k + 1, dim=1).values for part in parts])
 
 
-def inception_score(probabilities: np.ndarray, splits: int = SPLITS) -> tuple[float, float]:
+def inception_score(probabilities: np.ndarray, splits: int = 10) -> tuple[float, float]:
     """exp E KL(p(y|x) | p(y)) of (N, C): mean and standard deviation over splits."""
     from scipy.special import rel_entr
 
@@ -241,11 +233,6 @@ def _features(network: FeatureNetwork, images: np.ndarray) -> Features:
     every = in_shares(range(len(images)), work, at_once=len(images))
     rows, probabilities = zip(*every, strict=True)
     return Features(np.stack(rows), None if probabilities[0] is None else np.stack(probabilities))
-
-
-def reference_path(network: FeatureNetwork, data: ImageSet) -> Path:
-    """Where the statistics of a set are stored: named after what they are a function of."""
-    return data_home() / "reference" / f"{fingerprint(data)[:20]}-{network.digest[:20]}.npz"
 
 
 def fingerprint(data: ImageSet) -> str:

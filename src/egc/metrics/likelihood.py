@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -41,8 +41,7 @@ HALF = LEVEL / 2
 """half the distance of two grey levels, where pixels are -1..1"""
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """The parts of the bound of each image, in bits per dimension; each (N,)."""
 
     prior: np.ndarray
@@ -78,7 +77,7 @@ class Likelihood(Measured):
         return {
             "bits_per_dim": self.bits,
             "standard_error": None if np.isnan(self.error) else self.error,
-            **{name: float(part.mean()) for name, part in vars(self.bound).items()},
+            **{name: float(part.mean()) for name, part in self.bound._asdict().items()},
             "terms_computed": self.terms,
             "variance": self.variance,
             "images": len(self.bound.total),
@@ -137,7 +136,7 @@ def evaluate_likelihood(
     def bound_of(part: np.ndarray) -> np.ndarray:
         seeds = (seed + part).tolist()
         found = variational_bound(model, data.images(part), seeds, terms=terms, variance=variance)
-        return np.stack([found.prior, found.terms, found.decoder], axis=1)
+        return np.stack(found, axis=1)
 
     bound = Bound(*np.stack(in_shares(picked, bound_of)).T)
     return Likelihood(bound, min(terms, model.diffusion.steps - 1), variance)

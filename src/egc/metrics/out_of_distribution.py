@@ -50,10 +50,6 @@ BINS = 50
 """of the histograms"""
 
 
-def _noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(0, 256, images.shape, dtype=np.uint8)
-
-
 def _gaussian_noise(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """With the mean and deviation that the pixels of all images have."""
     values = images.mean() + images.std() * rng.standard_normal(images.shape)
@@ -66,11 +62,6 @@ def _constant(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.broadcast_to(colours, images.shape).copy()
 
 
-def _upside_down(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Turned by 180 degrees. Some look familiar then, such as a 0 or an 8, and should."""
-    return images[:, ::-1, ::-1].copy()
-
-
 def _shuffled(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The pixels of each image in random places: the right colours, no shapes."""
     count, height, width, channels = images.shape
@@ -80,10 +71,11 @@ def _shuffled(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 MADE: dict[str, Callable[[np.ndarray, np.random.Generator], np.ndarray]] = {
-    "noise": _noise,
+    "noise": lambda images, rng: rng.integers(0, 256, images.shape, dtype=np.uint8),
     "gaussian-noise": _gaussian_noise,
     "constant": _constant,
-    "upside-down": _upside_down,
+    # Some look familiar then, such as a 0 or an 8, and should.
+    "upside-down": lambda images, rng: images[:, ::-1, ::-1].copy(),
     "shuffled": _shuffled,
 }
 """name -> other images made from familiar ones"""

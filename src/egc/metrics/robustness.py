@@ -22,19 +22,10 @@ import numpy as np
 from egc.config.parse import build, key, plain
 from egc.data.imageset import ImageSet, Splits
 from egc.errors import ConfigError
+from egc.metrics.attacks import BARE, DEFENDED, Attack
 from egc.metrics.base import Column, Measured, Metric, Row, of_model, percent
 from egc.metrics.fitting import fitting
-from egc.metrics.trial import (
-    BARE,
-    DEFENDED,
-    Attack,
-    Check,
-    Examples,
-    Trial,
-    attack_examples,
-    examples_figure,
-    run_checks,
-)
+from egc.metrics.trial import Check, Examples, Trial, attack_examples, examples_figure, run_checks
 from egc.model import Model
 from egc.registry import metrics
 from egc.report.figures import COLOURS, INK, canvas, literal
@@ -90,13 +81,11 @@ class Robustness(Measured):
 
     def summary(self) -> dict[str, Any]:
         how = self.how
+        effort = ("norm", "attack_steps", "restarts", "attack_draws")
         found: dict[str, Any] = {
             "images": self.images,
-            "norm": how.norm,
+            **{name: getattr(how, name) for name in effort},
             "unit": UNITS[how.norm],
-            "attack_steps": how.attack_steps,
-            "restarts": how.restarts,
-            "attack_draws": how.attack_draws,
             "epsilons": how.radii(),
             "clean": self.clean,
             "accuracy": self.accuracy,
@@ -136,8 +125,8 @@ class Robustness(Measured):
         attack, share = self.bend()
         doubt = " But the attacks cannot be trusted: see the checks." if self.warnings else ""
         return (
-            f"Under {attack.title} at {attack.distance} it still names {percent(share)} rightly, "
-            f"of {percent(self.clean)} without.{doubt}"
+            f"Under {attack.title} it still names {percent(share)} rightly, of "
+            f"{percent(self.clean)} without.{doubt}"
         )
 
     def bend(self) -> tuple[Attack, float]:
@@ -255,21 +244,16 @@ class RobustnessMetric(Metric):
         sections = [Section("Under attack", text, robustness_figure(results))]
         for name, result in results.items():
             if (of := result.examples) is not None:
-                text = f"{of.attack.title} at {of.attack.distance}: image, change, sum."
                 title = of_model("Attacked images", name, results)
+                text = f"{of.attack.title}: image, change, sum."
                 sections.append(Section(title, text, examples_figure(of)))
         return sections
 
     def columns(self, options: Options) -> list[Column]:
         return [
-            Column(
-                f"{name}_{attack.epsilon:g}",
-                f"{attack.title} at {attack.distance}",
-                percent,
-                ("accuracy", name, place),
-            )
+            Column(f"{name}_{each.epsilon:g}", each.title, percent, ("accuracy", name, place))
             for name in options.attacks
-            for place, attack in enumerate(options.attacks_by(name))
+            for place, each in enumerate(options.attacks_by(name))
         ]
 
 
@@ -292,7 +276,7 @@ def robustness_figure(results: Mapping[str, Robustness]) -> Figure:
                           label=label, markersize=3)  # fmt: skip
             linf = result.how.norm == "linf"
             axis.set_xlabel("epsilon / 255" if linf else "epsilon, Euclidean")
-            axis.set_title(result.how.attack(attack, 0).title, fontsize=10)
+            axis.set_title(result.how.attack(attack, 0).kind, fontsize=10)
         axis.set_ylim(0, 1.02)
         axis.grid(alpha=0.25)
     axes[0].set_ylabel("accuracy")

@@ -152,17 +152,13 @@ def _chunks(
 
 def _stored(path: Path, model: Model, labels: np.ndarray) -> Samples | None:
     """The chunk of the main process's disk, if it holds these images."""
-
-    def read() -> Samples | None:
-        stored = load_arrays(path)
-        if not {"images", "labels", "seeds"} <= stored.keys():
-            return None
-        if len(stored["images"]) < len(labels):  # the end of a smaller count
-            return None
-        first = slice(len(labels))
-        return Samples(stored["images"][first], labels, stored["seeds"][first], model.classes)
-
-    return from_main(read)
+    stored = from_main(lambda: load_arrays(path))
+    if not {"images", "labels", "seeds"} <= stored.keys():
+        return None
+    if len(stored["images"]) < len(labels):  # the end of a smaller count
+        return None
+    first = slice(len(labels))
+    return Samples(stored["images"][first], labels, stored["seeds"][first], model.classes)
 
 
 @contextmanager

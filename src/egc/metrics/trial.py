@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from egc.codec import LEVEL, UNIT, unit_pixels
+from egc.codec import unit_pixels
 from egc.data.imageset import ImageSet
 from egc.distributed import gather, share
-from egc.metrics.attacks import Asked, Ball, autoattack, fgsm, judge, mixed, pgd, random_search
+from egc.metrics.attacks import BARE, DEFENDED, RADIUS, Attack, judge, mixed
 from egc.metrics.fitting import AT_ONCE, labelled
 from egc.model import Model
 from egc.report.figures import COLOURS, INK, canvas, literal
@@ -27,61 +27,8 @@ from egc.tasks.predict import Predictor
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLES = {
-    "fgsm": "FGSM",
-    "pgd": "PGD-{steps}",
-    "autoattack": "AutoAttack",
-    "random": "random search",
-}
-RADIUS = {"linf": LEVEL / UNIT, "l2": 1.0}
-"""what an epsilon of 1 is in pixels of 0..1: a grey level of 255, or the length itself"""
-DEFENDED, BARE = "defended", "bare"
-"""a model is asked as it was said, or without its purification"""
-QUERIES = 5
-"""of the random search for each step of PGD"""
 SLACK = 0.01
 """share of images by which an attack that should be stronger may fall behind by chance"""
-
-
-class Attack(NamedTuple):
-    """One attack, and how hard it tries."""
-
-    name: str
-    """a key of `TITLES`, or "none\""""
-    epsilon: float
-    """in units of `RADIUS`"""
-    norm: str = "linf"
-    steps: int = 20
-    """of PGD"""
-    restarts: int = 1
-    """random starts of PGD; 0: one run from the image itself"""
-    draws: int = 4
-    """of noise a step, where the model's answer is random"""
-    way: str = DEFENDED
-    """how the model is asked while it is attacked"""
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.name].format(steps=self.steps)
-
-    @property
-    def distance(self) -> str:
-        """The epsilon in words."""
-        return f"{self.epsilon:g}" + ("/255" if self.norm == "linf" else "")
-
-    def run(self, asked: Asked, pixels: Tensor, labels: Tensor, seeds: Sequence[int]) -> Tensor:
-        """Pixels within epsilon that are meant to be named wrongly."""
-        given = (asked, pixels, labels, Ball(self.norm, self.epsilon * RADIUS[self.norm]))
-        if self.name == "none":
-            return pixels
-        if self.name == "autoattack":
-            return autoattack(*given, seeds[0])
-        if self.name == "fgsm":
-            return fgsm(*given, seeds, self.draws)
-        if self.name == "random":
-            queries = QUERIES * self.steps * max(1, self.restarts)
-            return random_search(*given, seeds, queries=queries, draws=self.draws)
-        return pgd(*given, seeds, steps=self.steps, restarts=self.restarts, draws=self.draws)
 
 
 class Trial:
