@@ -34,14 +34,14 @@ from egc.registry import metrics
 from egc.report.figures import COLOURS, canvas
 from egc.report.grid import image_grid
 from egc.report.page import Section
+from egc.tasks.sample import Samples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 MAX_ROWS, COLUMNS = 10, 10
 """of samples that are shown"""
-PREVIEW_IMAGES = 200
-"""samples to choose the shown ones from"""
 NUMBER = "{:.4g}".format
 SHOWN = {
     **dict.fromkeys(("fid", "frechet", "kid", "inception_score"), NUMBER),
@@ -69,11 +69,8 @@ class Generation(Measured):
     """how the images were drawn"""
     reference: str
     """what they were compared with"""
-    preview: np.ndarray
-    """the first of them; uint8 (n, H, W, C)"""
-    preview_labels: np.ndarray
-    """class indices, -1 for none; (n,)"""
-    classes: list[str]
+    preview: Samples
+    """the first of them"""
     folder: Path | None
     """where the images are kept"""
 
@@ -120,7 +117,7 @@ class Generation(Measured):
         return f"Of its samples {name} is {self.compared.frechet:.3g}{real}{agreed}."
 
     def figures(self) -> list[Section]:
-        grid, about = samples_grid(self.preview, self.preview_labels, self.classes)
+        grid, about = samples_grid(self.preview)
         return [
             Section("Samples", f"{about} {self._how()}.".replace("..", "."), grid),
             Section("Samples beside real images", SHARES_TEXT, shares_figure(self)),
@@ -177,9 +174,7 @@ def evaluate_generation(
         judge_accuracy=accuracy,
         drawing=drawing,
         reference=reference.name,
-        preview=first.images[:PREVIEW_IMAGES],
-        preview_labels=first.labels[:PREVIEW_IMAGES],
-        classes=model.classes,
+        preview=first,
         folder=drawing.folder(root) if root else None,
     )
 
@@ -232,15 +227,16 @@ class GenerationMetric(Metric):
         ]
 
 
-def samples_grid(images: np.ndarray, labels: np.ndarray, classes: list[str]) -> tuple[Any, str]:
+def samples_grid(samples: Samples) -> tuple[Image, str]:
     """A row a class, with its name, or the first images where no label was asked for."""
-    known = [index for index in range(len(classes)) if (labels == index).any()][:MAX_ROWS]
+    images, labels = samples.images, samples.labels
+    known = np.unique(labels[labels >= 0])[:MAX_ROWS].tolist()
     if not known:
         grid = image_grid(images[: 5 * COLUMNS], columns=COLUMNS, cell=48, largest=128)
         return grid, "The first of the samples."
     width = min(COLUMNS, *(int((labels == index).sum()) for index in known))
     rows = np.concatenate([images[labels == index][:width] for index in known])
-    names = [classes[index] for index in known]
+    names = [samples.classes[index] for index in known]
     grid = image_grid(rows, columns=width, cell=48, largest=128, labels=names)
     return grid, "The first samples of each class."
 
