@@ -14,7 +14,7 @@ from PIL import Image
 
 from egc.baselines import compare as comparison
 from egc.baselines.compare import compare, read_comparison, steps_for
-from egc.baselines.files import list_comparisons
+from egc.baselines.files import SHIPPED, list_comparisons
 from egc.baselines.tables import comparison_table, scatter_figure
 from egc.cli import main
 from egc.config import Config
@@ -145,7 +145,7 @@ def test_the_comparison_for_gpus_runs_when_it_is_shrunk(tmp_path, monkeypatch):
             pixels = rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{index}.png")
     monkeypatch.setenv("EGC_INCEPTION", str(fake_inception(tmp_path / "net.pt")))
-    tree = tomllib.loads((comparison.SHIPPED / "hybrids-cifar10.toml").read_text())
+    tree = tomllib.loads((SHIPPED / "hybrids-cifar10.toml").read_text())
     tree["budget"] = 1e-4
     tree["evaluate"]["generation"] |= {"count": 6}
     tree["evaluate"]["robustness"] |= {"images": 4, "attack_steps": 1}
