@@ -243,7 +243,9 @@ def test_fit_on_arrays_and_without_a_run_directory(tiny_config, tmp_path, monkey
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
     settings = ["data.channels=3", "train.steps=2", "train.preview_every=2"]
-    model = EGC.fit((images, np.arange(40) % 2), tiny_config, settings=settings, progress=False)
+    model = EGC.fit(
+        (images, np.arange(40) % 2), tiny_config, settings=settings, report=False, progress=False
+    )
     assert model.classes == ["0", "1"]
     assert model.codec.shape == (3, 8, 8)
     assert list(tmp_path.iterdir()) == []

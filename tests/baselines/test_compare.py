@@ -217,6 +217,7 @@ for countdown in [2, 9, 6, 5, 9, 0]:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_comparison_goes_on_to_the_same_table(tiny_file, compared, tmp_path):
     expected, _ = compared
     done = subprocess.run(

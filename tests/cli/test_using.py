@@ -166,7 +166,7 @@ def test_mistakes_are_one_sentence(capsys, files, tmp_path, words, said):
 
 def test_a_report_of_a_run_begins_with_its_curves(capsys, tiny, tmp_path):
     run = tmp_path / "run"
-    quick = tiny.config.replace(sample={"steps": 10})
+    quick = tiny.config.replace(sample={"steps": 4})
     EGC(quick, tiny.classes, tiny.net, tiny.diffusion, tiny.codec).save(run / "model")
     records = [{"step": n, "loss": 1 / n, "score": 1 / n} for n in (1, 2)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))

@@ -266,7 +266,7 @@ def test_a_small_twin_of_each_preset_trains_and_samples(name, tmp_path):
             Image.fromarray(pixels).save(photos / label / f"{index}.png")
     config = twin_of(Config.load(name), tmp_path, photos)
     objective = objective_of(config)
-    model = EGC.fit(f"folder:{photos}", config, run=tmp_path / "run", progress=False)
+    model = EGC.fit(f"folder:{photos}", config, run=tmp_path / "run", report=False, progress=False)
     fresh = EGC.build(model.config, model.classes, seed=config.train.seed)
     moved = [
         not torch.equal(a, b)
