@@ -158,3 +158,12 @@ def home(tmp_path, monkeypatch):
         away = tuple(archive._replace(url=NOWHERE) for archive in spec.archives)
         monkeypatch.setattr(cifar, name, replace(spec, archives=away))
     return path
+
+
+@pytest.fixture
+def small_gallery(monkeypatch):
+    """Fewer images a figure: all of its figures, quickly."""
+    small = {"SCALES": (0, 2), "FILLS": 1, "COLUMNS": 2, "MAX_EDITED": 1, "MAX_EXPLAINED": 1,
+             "MAX_NOISED": 2}  # fmt: skip
+    for name, value in small.items():
+        monkeypatch.setattr(f"egc.tasks.gallery.{name}", value)

@@ -136,6 +136,7 @@ def test_a_comparison_measures_all_and_resumes(tiny_file, compared, monkeypatch,
     assert {"table.md", "results.json", "scatter.png"} <= {path.name for path in out.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_comparison_for_gpus_runs_when_it_is_shrunk(tmp_path, monkeypatch):
     """hybrids-cifar10 with all its entries, on a few small pictures and tiny networks."""
     rng = np.random.default_rng(0)

@@ -164,6 +164,7 @@ def test_mistakes_are_one_sentence(capsys, files, tmp_path, words, said):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.usefixtures("small_gallery")
 def test_a_report_of_a_run_begins_with_its_curves(capsys, tiny, tmp_path):
     run = tmp_path / "run"
     quick = tiny.config.replace(sample={"steps": 4})

@@ -366,7 +366,9 @@ def test_preparing_ahead_changes_nothing(latent_config):
 # --- large images --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("side", "factor"), [(256, 8), (1024, 8)])
+@pytest.mark.parametrize(
+    ("side", "factor"), [(256, 8), pytest.param(1024, 8, marks=pytest.mark.slow)]
+)
 def test_large_images_end_to_end(side, factor, tmp_path):
     """Encoded, trained on, drawn and classified at the paper's sizes, with small networks."""
     rng = np.random.default_rng(0)

@@ -81,7 +81,7 @@ def test_each_rival_is_measured_by_what_it_has(tiny_config, kind, missing):
 def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     page = tmp_path / "page.html"
     command = ["evaluate", "digits", "--metrics", "classification", "out_of_distribution",
-               "--images", "50", "--set", "data.test=0.05", "--set", "data.validation=0.05",
+               "--images", "20", "--set", "data.test=0.05", "--set", "data.validation=0.05",
                "--others", "noise", "--out", str(page)]  # fmt: skip
     code, out, err = call(capsys, *command)
     assert code == 0
@@ -94,7 +94,7 @@ def test_the_verb_prints_a_table_or_json_and_writes_a_page(capsys, tmp_path):
     found = json.loads(out)
     assert found["split"] == "validation"
     figures = found["models"]["digits"]
-    assert figures["classification"]["images"] == 50
+    assert figures["classification"]["images"] == 20
     assert figures["out_of_distribution"]["others"]["noise"]["energy"]["auroc"] > 0.9
 
 

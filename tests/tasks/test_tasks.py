@@ -408,6 +408,7 @@ def test_mistakes_are_one_sentence(seven, call, words, capsys):
     assert words in error
 
 
+@pytest.mark.usefixtures("small_gallery")
 def test_a_report_has_every_figure_that_fits(tiny, unlabelled, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for model, name, count in ((tiny, "all", 10), (unlabelled, "few", 5)):
