@@ -27,11 +27,8 @@ from egc.errors import ConfigError, EGCError, FailedError, suggest
 def verbs() -> dict[str, Verb]:
     """All verbs by name: every module of this package that has a `VERB`."""
     package = Path(__file__).parent
-    old = "attacking changing evaluating exploring listing preparing training using"  # TEMPORARY
     modules = [
-        import_module(f"egc.cli.{found.name}")
-        for found in pkgutil.iter_modules([str(package)])
-        if found.name not in old.split()
+        import_module(f"egc.cli.{found.name}") for found in pkgutil.iter_modules([str(package)])
     ]
     found = [module.VERB for module in modules if hasattr(module, "VERB")]
     order = list(GROUPS)
