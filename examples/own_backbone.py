@@ -101,7 +101,6 @@ def main() -> None:
         "network.kind=dit",
         "network.depth=2",
         "network.head_width=16",
-        "objective.gradient=exact",
         "train.steps=4",
         "sample.steps=4",
     ]

@@ -31,8 +31,8 @@ class QuadraticReadout(Readout):
         self.pull = nn.Linear(1, 1)
 
     @classmethod
-    def from_config(cls, network: NetworkConfig, outputs: int) -> Self:
-        return cls(outputs, network.channels)
+    def from_config(cls, network: NetworkConfig, classes: int) -> Self:
+        return cls(classes or network.components, network.channels)
 
     def forward(self, maps: Maps, x: Tensor, t: Tensor) -> Joint:
         quadratic = self.energy(single(maps)).square().mean(dim=(2, 3)).sum(dim=1)

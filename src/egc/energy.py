@@ -23,6 +23,8 @@ beside that without, f(x). It classifies without the label, so guidance by the c
 classifier-free guidance (s), or both, is the gradient of one scalar again, over two evaluations:
 
     log p_t(x) = [ f(x) + s (f(x|y) - f(x)) ] / sigma_t + w * log_softmax(h(x))[y] + const
+
+f may start from an anchor, the log-density of Gaussian data, which nobody has to learn.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from egc.errors import ConfigError
+from egc.nn.anchor import GaussianAnchor
 from egc.nn.backbone import Shape
 from egc.nn.network import Network
 from egc.nn.readouts import Joint, Maps
@@ -52,6 +55,7 @@ class EnergyModel(Network):
             absence of `cond`, which is a class index an image, as "no label".
         readout: `(maps, x, t) -> Joint`.
         sigmas: sigma_t for t = 0..T-1; shape (T,).
+        anchor: `(x, t) -> (B,)`, a log-density known beforehand, to which the readout's adds.
     """
 
     denoises = classifies = has_energy = draws = True
@@ -62,10 +66,17 @@ class EnergyModel(Network):
     readout: Any
     sigmas: Tensor
 
-    def __init__(self, backbone: nn.Module, readout: nn.Module, sigmas: Tensor):
+    def __init__(
+        self,
+        backbone: nn.Module,
+        readout: nn.Module,
+        sigmas: Tensor,
+        anchor: GaussianAnchor | None = None,
+    ):
         super().__init__()
         self.backbone = backbone
         self.readout = readout
+        self.anchor = anchor
         self.register_buffer("sigmas", sigmas.to(torch.float32), persistent=False)
 
     @classmethod
@@ -78,16 +89,28 @@ class EnergyModel(Network):
                 f"network.label_width = {network.label_width} is for diffusion models of data "
                 "with labels; set network.label_width = 0."
             )
-        readout = readouts[network.readout].from_config(network, classes or network.components)
+        kind = backbones[network.kind]
+        name = network.readout or kind.readout
+        readout = readouts[name].from_config(network, classes)
+        if not (readout.map_channels or kind.gives_levels):
+            raise ConfigError(
+                f'network.readout = "{name}" reads the maps of all levels, which '
+                f'network.kind = "{network.kind}" does not give; take kind = "pyramid".'
+            )
         between = Shape(shape[0], readout.map_channels, shape[1], classes, cls.timed)
-        return cls(backbones[network.kind].from_config(network, between), readout, sigmas)
+        anchored = kind.anchored if network.anchor is None else network.anchor
+        anchor = GaussianAnchor(shape, sigmas) if anchored and cls.timed else None
+        return cls(kind.from_config(network, between), readout, sigmas, anchor)
 
     def forward(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Joint:
         """The joint model at x_t: (B, ...) images, integer timesteps 0..T-1 (one or one each)."""
         t = self._each(t, x)
         maps = self._maps(x, t, cond)
         with _full_precision(x):
-            return self.readout(maps, x, t)
+            joint: Joint = self.readout(maps, x, t)
+            if self.anchor is None:
+                return joint
+            return joint._replace(log_density=self.anchor(x, t) + joint.log_density)
 
     def logits(self, x: Tensor, t: Tensor | int, cond: Tensor | None = None) -> Tensor:
         """h(x_t) alone, which some readouts give without the energy; (B, C)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from egc.errors import ModelError, suggest
+from egc.registry import backbones
 
 if TYPE_CHECKING:
     from egc.model import Model
@@ -138,9 +139,10 @@ def _sees(model: Model) -> str:
 def _network(model: Model) -> str:
     network = model.config.network
     kind = {"unet": "U-Net", "resnet": "ResNet"}.get(network.kind, network.kind)
+    readout = network.readout or backbones[network.kind].readout
     label = ", label-conditioned" if model.net.takes_label else ""
     count = sum(p.numel() for p in model.net.parameters())
-    return f"{kind}, {count:,} parameters, `{network.readout}` readout{label}"
+    return f"{kind}, {count:,} parameters, `{readout}` readout{label}"
 
 
 def _origin(model: Model) -> str:

@@ -10,7 +10,7 @@ On disk it is a directory that nothing has to be unpickled from:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -99,18 +99,16 @@ class Model:
         return self
 
     def size(self) -> dict[str, float]:
-        """Parameters, and the cost of one forward pass of one image (a multiply-add is 2)."""
-        from torch.utils.flop_counter import FlopCounterMode
-
+        """Parameters, and the cost of one image (a multiply-add is 2): of a forward pass, and of
+        classifying, which may need less of the network."""
         x = torch.zeros(1, *self.codec.shape, device=self.device)
-        counter = FlopCounterMode(display=False)
-        # Fused attention would not be counted on a CPU.
-        with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            self.net(x, 0)
-        return {
+        size = {
             "parameters": sum(p.numel() for p in self.net.parameters()),
-            "mflop_per_image": counter.get_total_flops() / 1e6,
+            "mflop_per_image": _mflop(lambda: self.net(x, 0)),
         }
+        if self.classifies:
+            size["mflop_classify"] = _mflop(lambda: self.net.logits(x, 0))
+        return size
 
     def sampling(self, **changes: Any) -> SampleConfig:
         """How to draw: the model's defaults, changed by whatever is not None, checked once."""
@@ -173,7 +171,8 @@ class Model:
         try:
             config, classes = Config.from_dict(about["config"]), about["classes"]
             model = cls.build(config, classes, device="meta")
-            if any(buffer.is_meta for buffer in model.net.buffers()):
+            stored = model.net.state_dict()
+            if any(b.is_meta for name, b in model.net.named_buffers() if name not in stored):
                 model = cls.build(config, classes)  # buffers that are no weights: computed
         except (KeyError, TypeError, ConfigError) as error:
             raise ModelError(f"{path / CONFIG_FILE} is not a usable model: {error}") from None
@@ -182,6 +181,16 @@ class Model:
         model.net.load_state_dict(_read_weights(path, model.net.state_dict()), assign=True)
         model.net.eval().requires_grad_(False)
         return model
+
+
+def _mflop(run: Callable[[], Any]) -> float:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    # Fused attention would not be counted on a CPU.
+    with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        run()
+    return counter.get_total_flops() / 1e6
 
 
 def objective_of(config: Config) -> type[Objective]:

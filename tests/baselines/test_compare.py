@@ -96,15 +96,15 @@ def test_shipped_comparisons_can_be_read_and_are_in_equal_shares():
     assert list_comparisons() == ["ablation-digits", "hybrids-cifar10", "hybrids-fashion"]
     ablation = read_comparison("ablation-digits")
     assert [entry.of == entry.name for entry in ablation.entries] == [True, True, False, True]
-    assert ablation.entries[1].config.train.steps == 700
+    assert ablation.entries[1].config.train.steps == 855
     assert ablation.entries[2].config.sample.guidance == 5
 
 
 def test_budgets_are_equal_in_compute(tiny_file):
-    """A DDPM image costs 3 passes, an EGC one 11: it gets that many more steps."""
+    """A DDPM image costs 3 passes, an EGC one 9: it gets that many more steps."""
     config = Config.load("digits")
     rival = config.replace(objective={"kind": "ddpm"})
-    assert steps_for(rival, 50) / steps_for(config, 50) == pytest.approx(11 / 3, rel=0.03)
+    assert steps_for(rival, 50) / steps_for(config, 50) == pytest.approx(9 / 3, rel=0.03)
     assert steps_for(config, 100) == pytest.approx(2 * steps_for(config, 50), abs=1)
 
 

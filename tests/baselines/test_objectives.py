@@ -259,19 +259,20 @@ def test_rivals_without_labels_forget_them(tiny_config, kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "passes"),
+    ("kind", "changes", "cost"),
     [
-        ("egc", {"gradient": "exact", "clean_stream": False}, 6),
-        ("egc", {"gradient": "paired", "clean_stream": True}, 11),
-        ("classifier", {}, 3),
-        ("ddpm", {}, 3),
-        ("jem", {"clean_stream": False, "options": {"steps": 20}}, 46),
+        ("egc", {"clean_stream": False}, 6 * 10),
+        ("egc", {"clean_stream": True}, 6 * 10 + 3 * 7),
+        ("egc", {"clean_stream": True, "clean_share": 2.0}, 6 * 10 + 2 * 3 * 7),
+        ("classifier", {}, 3 * 7),
+        ("ddpm", {}, 3 * 10),
+        ("jem", {"clean_stream": False, "options": {"steps": 20}}, 46 * 10),
     ],
 )
-def test_what_an_image_costs_is_counted(tiny_config, kind, changes, passes):
-    """In forward passes: the currency of equal budgets."""
+def test_what_an_image_costs_is_counted(tiny_config, kind, changes, cost):
+    """The currency of equal budgets: a forward pass is 10 here, and classifying 7."""
     model = rival(tiny_config, kind, objective={"kind": kind, **changes})
-    assert make_objective(model).passes == passes
+    assert make_objective(model).cost(10, 7) == cost
 
 
 def test_jem_is_published_as_it_is():

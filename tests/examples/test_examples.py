@@ -62,8 +62,7 @@ def train_settings(*settings: str) -> list[str]:
 def test_own_networks_train_resume_and_draw_by_the_command_line(capsys):
     """One file each, and no other touched."""
     for module, settings in (
-        ("own_backbone.py", ["network.kind=dit", "network.options.patch=4", "network.depth=1",
-                             "objective.gradient=exact"]),
+        ("own_backbone.py", ["network.kind=dit", "network.options.patch=4", "network.depth=1"]),
         ("own_readout.py", ["network.readout=quadratic"]),
     ):  # fmt: skip
         own = ["--import", str(EXAMPLES / module)]

@@ -31,11 +31,6 @@ def test_gradients_equal_those_of_the_joined_batch(two_processes):
     done(two_processes, "gradients")
 
 
-def test_sharded_training_has_the_same_gradient(two_processes):
-    """Asserted by `tests.training.workers.sharded`."""
-    done(two_processes, "sharded")
-
-
 def test_a_two_process_run_resumes(two_processes):
     folder = done(two_processes, "resumed")
     _, halves, whole = (told(folder, str(number)) for number in range(3))

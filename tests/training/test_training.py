@@ -29,11 +29,11 @@ def trainer(config: Config, path, watch=None) -> Trainer:
     return Trainer(model, data.train, run, watch)
 
 
-@pytest.mark.parametrize("kind", ["exact", "paired"])
+@pytest.mark.parametrize("kind", ["unet", "pyramid"])
 def test_half_resume_half_equals_the_whole(tiny_config, tmp_path, kind):
     """Weights, average and metrics: bit for bit, with augmentation on both streams."""
     moves = {"augment": {"flip": True}, "augment_clean": {"shift": 1}}
-    config = tiny_config.replace(objective={"gradient": kind}, data=moves)
+    config = tiny_config.replace(network={"kind": kind}, data=moves)
     whole = trainer(config, tmp_path / "whole")
     whole.train(show=False)
 
@@ -55,7 +55,7 @@ def test_half_resume_half_equals_the_whole(tiny_config, tmp_path, kind):
 def test_training_learns(tiny_config, tmp_path):
     """A hundred small steps: both terms of the loss fall well below where they start."""
     config = tiny_config.replace(
-        objective={"gradient": "paired", "gamma": 1.0},
+        objective={"gamma": 1.0},
         train={"steps": 100, "lr": 5e-3, "batch_size": 16, "log_every": 10},
     )
     run = trainer(config, tmp_path / "run")

@@ -22,8 +22,8 @@ A comparison is a TOML file, shipped in `egc/baselines/comparisons` or your own:
     of = "EGC"                          # the same trained network, drawn from in another way
     sample = { guidance = 0.0 }
 
-Budgets are counted, not timed, so a comparison is the same on any machine: the passes a training
-image costs (`Objective.passes`) times the FLOP of a pass. Everything found is kept in files as it
+Budgets are counted, not timed, so a comparison is the same on any machine: the FLOP that training
+on an image costs (`Objective.cost`). Everything found is kept in files as it
 is found; the same command goes on where it was stopped.
 """
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from egc.config import Config
 from egc.energy import EnergyModel
 from egc.errors import ConfigError, ModelError
+from egc.nn.anchor import GaussianAnchor
 from egc.nn.backbone import Shape
 from egc.nn.network import Network
 from egc.registry import backbones
@@ -60,36 +61,40 @@ class NoisePredictor(Network):
     """(x_t, t) -> the noise, by one forward pass.
 
     A backbone with a strided stem gives a map that is smaller than the image; each of its
-    positions then holds the noise of a square of `stride` by `stride` pixels.
+    positions then holds the noise of a square of `stride` by `stride` pixels. With an anchor it
+    learns what that leaves over.
     """
 
     denoises = draws = True
     about = "A diffusion model that predicts noise by its forward pass, to compare with."
 
-    def __init__(self, backbone: nn.Module, stride: int = 1):
+    def __init__(self, backbone: nn.Module, stride: int = 1, anchor: GaussianAnchor | None = None):
         super().__init__()
         self.backbone = backbone
         self.stride = stride
+        self.anchor = anchor
 
     @classmethod
     def from_config(
         cls, config: Config, shape: tuple[int, int, int], classes: int, sigmas: Tensor
     ) -> Self:
         network = config.network
-        if network.kind == "resnet":
+        if network.kind in ("resnet", "pyramid"):
             raise ConfigError('A noise predictor (objective.kind = "ddpm") needs a U-Net: set '
                               'network.kind = "unet".')  # fmt: skip
         if network.label_width:
             raise ConfigError("A noise predictor takes no labels: set network.label_width = 0.")
         stride = network.stem_stride
         between = Shape(shape[0], shape[0] * stride**2, shape[1])
-        return cls(backbones[network.kind].from_config(network, between), stride)
+        anchor = GaussianAnchor(shape, sigmas) if network.anchor else None
+        return cls(backbones[network.kind].from_config(network, between), stride, anchor)
 
     def forward(self, x: Tensor, t: Tensor | int) -> Tensor:
         """The predicted noise, with its gradient in the weights."""
         each = torch.as_tensor(t, device=x.device).expand(len(x))
         noise = F.pixel_shuffle(self.backbone(x, each), self.stride)
-        return noise[..., : x.shape[-2], : x.shape[-1]]  # odd sides were rounded up
+        noise = noise[..., : x.shape[-2], : x.shape[-1]]  # odd sides were rounded up
+        return noise if self.anchor is None else self.anchor.eps(x, each) + noise
 
     def eps(
         self,

@@ -138,6 +138,9 @@ class NetworkConfig:
         (1, 2, 2), "width of each level, in units of `channels`", above=0, filled=True
     )
     depth: int = key(2, "residual blocks a level", above=0)
+    depths: tuple[int, ...] = key(
+        (), "of a pyramid: residual blocks of each level, where they differ", above=0
+    )
     attention: tuple[int, ...] = key(
         (16, 8),
         "sides of the maps that get self-attention; each stands for the level of about that side "
@@ -146,7 +149,19 @@ class NetworkConfig:
     )
     head_width: int = key(32, "channels of one attention head", above=0)
     groups: int = key(32, "groups of each GroupNorm; 0: no norms", low=0)
-    readout: str = key("dense", "how the map becomes an energy and logits", registry=readouts)
+    readout: str | None = key(
+        None,
+        "how maps become an energy and logits; default: `levels` of a pyramid, else `dense`",
+        registry=readouts,
+    )
+    anchor: bool | None = key(
+        None,
+        "start from the score of Gaussian data with the mean and the spectrum of the training "
+        "images, which are measured; default: of a pyramid",
+    )
+    energy_channels: int = key(
+        32, "of a pyramid: channels whose squares are the energy of a level", above=0
+    )
     components: int = key(16, "width of the readout when the data has no labels", above=0)
     stem_stride: int = key(
         1, "2: the network works at half the resolution, at a quarter of the cost", above=0
@@ -169,17 +184,12 @@ class ObjectiveConfig:
 
     kind: str = key("egc", "what is minimised", registry=objectives)
     gamma: float = key(0.001, "weight of classification beside score matching", low=0)
-    gradient: Literal["exact", "paired", "auto"] = key(
-        "exact",
-        "of the score term: by double backward, or by two first-order passes (error about 0.2 %); "
-        "auto measures both on this machine, once",
-    )
-    lean: bool = key(
-        False, "paired only: the passes of a step one after the other, in the memory of one"
-    )
     noisy_stream: bool = key(True, "classify the noised images")
     clean_stream: bool = key(
         False, "classify clean images (t = 0) too, at the cost of one more pass"
+    )
+    clean_share: float = key(
+        1.0, "images of the clean stream for each of the noised one; not 1: other images", above=0
     )
     time_weight: bool = key(True, "weigh the noised stream's cross-entropy by sqrt(abar_t)")
     label_smoothing: float = key(0.0, "of the cross-entropies", low=0, below=1)
@@ -233,10 +243,9 @@ class TrainConfig:
         False,
         "compute activations again in the backward pass instead of keeping them, to save memory",
     )
-    compile: bool = key(False, "torch.compile the network; with the paired gradient only")
     precision: Literal["fp32", "bf16"] = key(
         "fp32",
-        "bf16: autocast of the network on a GPU, energies and score in fp32; exact gradient only",
+        "bf16: autocast of the network on a GPU, energies and score in fp32",
     )
     on_nonfinite: Literal["stop", "skip"] = key(
         "stop", "what to do when a loss or gradient is not finite"
@@ -289,22 +298,6 @@ class Config:
         config: Config = build(cls, _current(table))
         if config.diffusion.beta_start > config.diffusion.beta_end:
             raise ConfigError("diffusion.beta_start must not be larger than diffusion.beta_end.")
-        paired, exact = (config.objective.gradient == way for way in ("paired", "exact"))
-        if config.train.compile and not paired:
-            raise ConfigError(
-                'train.compile needs objective.gradient = "paired": torch.compile cannot '
-                "differentiate twice."
-            )
-        if config.train.precision == "bf16" and paired:
-            raise ConfigError(
-                'train.precision = "bf16" needs objective.gradient = "exact": the paired one '
-                "subtracts energies that differ by less than bf16 can tell."
-            )
-        if config.objective.lean and exact:
-            raise ConfigError(
-                'objective.lean needs objective.gradient = "paired": the exact one is a single '
-                "pass; save memory with train.accumulate or train.activation_checkpointing."
-            )
         return config
 
     def to_dict(self) -> dict[str, Any]:
@@ -331,9 +324,16 @@ class Config:
         }
 
 
+GONE = {"objective": ("gradient", "lean"), "train": ("compile",)}
+"""keys that changed how a step was computed, and not what: files of then are read as ever"""
+
+
 def _current(table: Mapping[str, Any]) -> dict[str, Any]:
     """A table as this version writes it: JEM's options had a section of their own once."""
     table = dict(table)
+    for section, names in GONE.items():
+        if isinstance(keys := table.get(section), Mapping):
+            table[section] = {name: keys[name] for name in keys if name not in names}
     objective = table.get("objective")
     if isinstance(objective, Mapping) and "sgld" in objective:
         objective = dict(objective)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ class Shape(NamedTuple):
     inputs: int
     """channels of the image"""
     outputs: int
-    """channels of the map"""
+    """channels of the map; 0: maps as wide as the backbone has them"""
     image_size: int
     """side of the image in model space"""
     classes: int = 0
@@ -42,6 +42,13 @@ class Backbone(nn.Module):
             attend to; 0: the network does not see labels.
         timed: whether it sees the noise level.
     """
+
+    readout: ClassVar[str] = "dense"
+    """the readout that goes with it where none is named"""
+    anchored: ClassVar[bool] = False
+    """whether its energy starts from the Gaussian anchor, where nothing else is asked for"""
+    gives_levels: ClassVar[bool] = False
+    """whether it can give the maps of all its levels"""
 
     def __init__(
         self, channels: int, classes: int = 0, label_width: int = 0, *, timed: bool = True

@@ -12,13 +12,15 @@
     f = sum over positions of logsumexp over channels.
     h = the same attention pool without parameters: q = k = v = map.
 
+`levels` and `pool`, of the network made for its gradient, stand beside it in `egc.nn.pyramid`.
+
 `mean` (an ordinary classifier's head, as JEM has it)
     The map has C channels. h = their mean over positions.  f = logsumexp_y h[y].
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,11 +60,13 @@ class Readout(nn.Module):
     """
 
     map_channels: int
-    """channels of the map that the backbone is to give"""
+    """channels of the map that the backbone is to give; 0: its maps as they are"""
+    positions_speak: ClassVar[bool] = False
+    """whether each position has an opinion about the classes: `local_logits`"""
 
     @classmethod
-    def from_config(cls, network: NetworkConfig, outputs: int) -> Self:
-        """The readout of so many classes (or components, where there are no classes)."""
+    def from_config(cls, network: NetworkConfig, classes: int) -> Self:
+        """The readout of so many classes; 0 without labels."""
         raise NotImplementedError
 
     def forward(self, maps: Maps, x: Tensor, t: Tensor) -> Joint:
@@ -72,6 +76,10 @@ class Readout(nn.Module):
     def logits(self, maps: Maps, x: Tensor, t: Tensor) -> Tensor:
         """The logits alone, for readouts that can leave out the energy."""
         return self(maps, x, t).logits
+
+    def local_logits(self, maps: Maps) -> Tensor:
+        """What each position says of each class, if `positions_speak`; (B, classes, H, W)."""
+        raise NotImplementedError
 
 
 def with_mean_token(feature_map: Tensor) -> Tensor:
@@ -93,13 +101,15 @@ class ChannelReadout(Readout):
         self.map_channels = outputs
 
     @classmethod
-    def from_config(cls, network: NetworkConfig, outputs: int) -> Self:
-        return cls(outputs)
+    def from_config(cls, network: NetworkConfig, classes: int) -> Self:
+        return cls(classes or network.components)
 
 
 @readouts.register("dense")
 class DenseReadout(ChannelReadout):
     """Energy at every position."""
+
+    positions_speak = True
 
     def forward(self, maps: Maps, x: Tensor, t: Tensor) -> Joint:
         feature_map = single(maps)
@@ -109,6 +119,9 @@ class DenseReadout(ChannelReadout):
     def logits(self, maps: Maps, x: Tensor, t: Tensor) -> Tensor:
         tokens = with_mean_token(single(maps))
         return attention(tokens[:, :1], tokens, tokens).squeeze(1)
+
+    def local_logits(self, maps: Maps) -> Tensor:
+        return single(maps)
 
 
 @readouts.register("mean")
@@ -139,8 +152,8 @@ class PooledReadout(Readout):
         self.out = nn.Linear(map_channels, outputs)
 
     @classmethod
-    def from_config(cls, network: NetworkConfig, outputs: int) -> Self:
-        return cls(outputs, network.channels, network.head_width)
+    def from_config(cls, network: NetworkConfig, classes: int) -> Self:
+        return cls(classes or network.components, network.channels, network.head_width)
 
     def forward(self, maps: Maps, x: Tensor, t: Tensor) -> Joint:
         tokens = with_mean_token(single(maps))

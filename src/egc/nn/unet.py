@@ -79,7 +79,9 @@ class UNet(Backbone):
         sides = level_sides(-(-image_size // stem_stride), len(multipliers))
         widths = [channels * multiplier for multiplier in multipliers]
         attending = [attends(side, attention) for side in sides]
-        _check(widths, attending, None if label_width else head_width, groups)
+        # The middle always attends, and its width is that of the last level.
+        heads_fit = None if label_width else head_width
+        check_widths(widths, [*attending[:-1], True], heads_fit, groups)
         self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
 
         def stage(n_in: int, n_out: int, attends: bool) -> Stage:
@@ -165,7 +167,9 @@ def attends(side: int, attention: tuple[int, ...]) -> bool:
     return any(abs(math.log2(side / wanted)) <= 0.5 for wanted in attention)
 
 
-def _check(widths: list[int], attending: list[bool], head_width: int | None, groups: int) -> None:
+def check_widths(
+    widths: list[int], attending: list[bool], head_width: int | None, groups: int
+) -> None:
     """Refuse a shape that cannot be built, naming the key to change."""
     for width in widths:
         if groups and width % groups:
@@ -175,8 +179,7 @@ def _check(widths: list[int], attending: list[bool], head_width: int | None, gro
             )
     if head_width is None:  # spatial transformers fit any width
         return
-    # The middle always attends, and its width is that of the last level.
-    for width, here in zip(widths, [*attending[:-1], True], strict=True):
+    for width, here in zip(widths, attending, strict=True):
         if here and width % head_width:
             raise ConfigError(
                 f"network.head_width = {head_width} does not divide the width {width} "

@@ -66,7 +66,7 @@ class Terms(NamedTuple):
 class Objective(nn.Module):
     """What is minimised.
 
-    To add one, derive from this class, write `passes`, `plan` and `forward`, and register it:
+    To add one, derive from this class, write `cost`, `plan` and `forward`, and register it:
     `@objectives.register("name")`.
     """
 
@@ -100,9 +100,11 @@ class Objective(nn.Module):
             )
         return None
 
-    @property
-    def passes(self) -> float:
-        """The cost of training on one image, in forward passes (a backward pass is two)."""
+    def cost(self, forward: float, classify: float) -> float:
+        """FLOP of training on one image, from those of a forward pass and of classifying.
+
+        A backward pass costs two forward passes, or one if it goes to the image alone.
+        """
         raise NotImplementedError
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Any]:
@@ -114,7 +116,9 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def cross_entropies(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """One for each image, 0 where the label is unknown; (B,)."""
+        """One for each image, 0 where the label is unknown, or where there are none; (B,)."""
+        if not logits.shape[1]:
+            return logits.sum(dim=1)
         return torch.nn.functional.cross_entropy(
             logits,
             labels,

@@ -1,9 +1,11 @@
 """Why does it say so: where it sees a class, and how its opinion forms on the way out of noise.
 
-The `dense` readout pools a map whose channels are the classes; before pooling, every position has
-an opinion of its own, the softmax over its channels. Most positions of an image show nothing of
-any class, so their mean says little; a class is in the image if some position is sure of it. So
-classes are ranked by p(y|x), and the evidence for one is the strongest opinion of any position.
+Some readouts let every position speak before they pool. The `dense` one pools a map whose channels
+are the classes; the logits of a pyramid are a sum over the positions of its deepest map, weighted
+by the pool's attention. So every position has an opinion of its own, the softmax of what it says.
+Most positions of an image show nothing of any class, so their mean says little; a class is in the
+image if some position is sure of it. So classes are ranked by p(y|x), and the evidence for one is
+the strongest opinion of any position.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from torch import Tensor
 from egc.config import SampleConfig
 from egc.errors import ConfigError, ModelError
 from egc.model import Model
-from egc.nn.readouts import DenseReadout, single
 from egc.report.figures import COLOURS, canvas, literal, show_images
 from egc.report.grid import image_grid
 from egc.report.progress import progress_line
@@ -43,7 +44,7 @@ class Evidence:
     images: np.ndarray
     """uint8 (N, H, W, C)"""
     maps: np.ndarray
-    """p(class) by every position's own channels; (N, classes, h, w)"""
+    """p(class) by what every position says; (N, classes, h, w)"""
     probabilities: np.ndarray
     """p(y|x) of each image; (N, classes)"""
     classes: list[str]
@@ -77,7 +78,8 @@ class Evidence:
 
 def has_evidence(model: Model) -> bool:
     """Whether the positions of its map have opinions about classes."""
-    return model.classifies and isinstance(getattr(model.net, "readout", None), DenseReadout)
+    readout = getattr(model.net, "readout", None)
+    return model.classifies and bool(getattr(readout, "positions_speak", False))
 
 
 def evidence(model: Model, images: np.ndarray) -> Evidence:
@@ -85,13 +87,13 @@ def evidence(model: Model, images: np.ndarray) -> Evidence:
     model.needs("classifies")
     if not has_evidence(model):
         raise ModelError(
-            "Only the `dense` readout has an opinion at every position; this model has the "
-            f"{model.config.network.readout!r} one."
+            "Evidence needs a readout whose positions have opinions, such as `levels` or `dense`; "
+            f"{type(model.net.readout).__name__} has none."
         )
 
     def opinions(x: Tensor) -> Tensor:
         t = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        return single(model.net.backbone(x, t)).softmax(dim=1)
+        return model.net.readout.local_logits(model.net.backbone(x, t)).softmax(dim=1)
 
     maps = in_batches(model, images, opinions)
     return Evidence(images, maps, predict_proba(model, images), model.classes)

@@ -36,6 +36,13 @@ def step_generator(seed: int, rank: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
+def clean_images(config: Config) -> int:
+    """Images of the clean stream in a step; 0 if there is none."""
+    if not config.objective.clean_stream:
+        return 0
+    return max(1, round(config.objective.clean_share * config.train.batch_size))
+
+
 class Prepared(NamedTuple):
     """A batch before the codec: uint8 pictures or stored latents, on the CPU."""
 
@@ -119,13 +126,15 @@ class BatchStream:
         generator = step_generator(train.seed, self.rank, step)
 
         pictures, labels = _tensors(self.data.take(step, *share))
-        images = _augmented(pictures, data.augment, generator)
+        images = augmented(pictures, data.augment, generator)
         clean = clean_labels = None
         if self.config.objective.clean_stream:
-            if self.clean_data is not None:
-                others = (train.batch_size, train.seed + CLEAN_SEED, self.rank, self.processes)
-                pictures, clean_labels = _tensors(self.clean_data.take(step, *others))
-            clean = _augmented(pictures, data.augment_clean, generator)
+            count = clean_images(self.config)
+            if self.clean_data is not None or count != train.batch_size:
+                others = (count, train.seed + CLEAN_SEED, self.rank, self.processes)
+                source = self.data if self.clean_data is None else self.clean_data
+                pictures, clean_labels = _tensors(source.take(step, *others))
+            clean = augmented(pictures, data.augment_clean, generator)
         t = torch.randint(self.config.diffusion.steps, (len(images),), generator=generator)
         eps = torch.randn((len(images), *self.codec.shape), generator=generator)
         cond = None
@@ -147,6 +156,6 @@ def _tensors(taken: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(images), torch.as_tensor(labels)
 
 
-def _augmented(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
+def augmented(images: Tensor, config: AugmentConfig, generator: torch.Generator) -> Tensor:
     """Pictures are changed at random; stored latents were so when they were encoded."""
     return images if images.is_floating_point() else augment(images, config, generator)

@@ -1,7 +1,7 @@
 """What a training costs, counted and not timed, so that it is the same on any machine.
 
-An image of training costs `Objective.passes` forward passes of the network, an image that is drawn
-one forward and one backward pass, which counts as two, for each sampling step. `estimate` counts
+An image of training costs what its objective says (`Objective.cost`); an image that is drawn costs
+a forward pass and a backward pass to the image for each sampling step. `estimate` counts
 from a configuration alone: it needs neither the data nor any weights.
 """
 
@@ -17,7 +17,7 @@ from egc.data.sources import find_source, open_parts
 from egc.model import Model, make_objective
 from egc.training.prepare import configure
 
-DRAWING_PASSES = 3
+DRAWING_PASSES = 2
 """forward passes that a sampling step costs"""
 DRAWING_SHARE = 0.2
 """of the cost of training, that may go into pictures of what it has learned"""
@@ -48,9 +48,11 @@ class Cost(NamedTuple):
 
 def cost_of(model: Model) -> Cost:
     """The cost of the training that a model's configuration describes."""
-    size, passes, train = model.size(), make_objective(model).passes, model.config.train
-    a_step = passes * size["mflop_per_image"] * train.batch_size / 1e6
-    return Cost(int(size["parameters"]), size["mflop_per_image"], passes, a_step, train.steps)
+    size, train = model.size(), model.config.train
+    forward = size["mflop_per_image"]
+    an_image = make_objective(model).cost(forward, size.get("mflop_classify", forward))
+    a_step = an_image * train.batch_size / 1e6
+    return Cost(int(size["parameters"]), forward, an_image / forward, a_step, train.steps)
 
 
 def affordable_images(model: Model, steps: int) -> int:

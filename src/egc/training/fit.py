@@ -20,7 +20,7 @@ from egc.nn.network import Network
 from egc.report.page import write_page
 from egc.training.checkpoint import newest_checkpoint
 from egc.training.outcome import look_back, look_in_between
-from egc.training.prepare import configure, open_clean, prepare, remember
+from egc.training.prepare import configure, measure_anchor, open_clean, prepare, remember
 from egc.training.run import Run
 from egc.training.trainer import Trainer, check_machine
 
@@ -53,11 +53,12 @@ def fit(
             return Model.open(place.model)
     config, splits = prepare(given, config)
     place.check(config)
-    check_machine(config.train)
+    check_machine(config)
     model = Model.build(config, splits.train.classes, seed=config.train.seed)
     model.codec.ready()
     if config.train.start_from is not None and newest_checkpoint(place.checkpoints) is None:
         take_weights(model, find_model(config.train.start_from))
+    measure_anchor(model, splits.train)
 
     def watch(net: Network, step: int) -> dict[str, float]:
         picture, figures = look_in_between(replace(model, net=net), splits.validation, step)

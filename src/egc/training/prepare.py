@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from egc.codec import MEASURED_IMAGES, measure_scale, settle_codec
+from egc.codec import MEASURED_IMAGES, at_once, measure_scale, settle_codec
 from egc.config import AugmentConfig, Config
 from egc.data import ImageSet, Splits, open_source
 from egc.data.sources import split, with_wanted_labels
 from egc.errors import ConfigError, DataError
-from egc.model import objective_of
+from egc.model import Model, objective_of
+from egc.training.batches import augmented
 
 log = logging.getLogger("egc")
 
@@ -24,6 +27,10 @@ FOUND_OUT = {
     "train": ("start_from",),
 }
 """keys that a run fills in where they are left open"""
+
+
+ANCHOR_IMAGES, ANCHOR_VALUES = 8192, 2**27
+"""that mean and spectrum are measured on, at most"""
 
 
 def configure(
@@ -48,8 +55,6 @@ def configure(
 
 def remember(config: Config, before: Config) -> Config:
     """The configuration with what an earlier start of the same run had found out filled in."""
-    if config.objective.gradient == "auto":
-        config = config.replace(objective={"gradient": before.objective.gradient})
     if config.data.source.startswith("latents:"):
         config = config.replace(codec={"autoencoder": before.codec.autoencoder})
     for section, names in FOUND_OUT.items():
@@ -83,6 +88,18 @@ def prepare(
         images, _ = splits.train.take(0, MEASURED_IMAGES, seed=0)
         config = config.replace(codec={"scale": measure_scale(config, images)})
     return config, splits
+
+
+def measure_anchor(model: Model, train: ImageSet) -> None:
+    """Mean and spectrum of the training images, for a network that starts from them."""
+    anchor = getattr(model.net, "anchor", None)
+    if anchor is None:
+        return
+    data, codec = model.config.data, model.codec
+    count = min(ANCHOR_IMAGES, max(ANCHOR_VALUES // math.prod(codec.shape), 1))
+    images, _ = train.take(0, count, seed=0)
+    shown = augmented(torch.as_tensor(images), data.augment, torch.Generator().manual_seed(0))
+    anchor.measure(codec.encode(part) for part in shown.split(at_once(codec.image_size)))
 
 
 def _fit_latents(config: Config, train: ImageSet) -> Config:

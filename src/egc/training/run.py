@@ -19,10 +19,8 @@ from egc.training.schedule import obstacle_to_longer
 
 # Keys that change what is written down or how a step is computed, but not what is learned.
 FREE_KEYS = {
-    "objective.lean",
     "train.accumulate",
     "train.activation_checkpointing",
-    "train.compile",
     "train.log_every",
     "train.preview_every",
     "train.checkpoint_every",

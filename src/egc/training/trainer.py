@@ -26,13 +26,11 @@ from egc.model import Model, make_objective
 from egc.nn.backbone import Backbone
 from egc.nn.network import Network
 from egc.objectives.base import Batch
-from egc.objectives.egc import EGCObjective
 from egc.report.progress import progress_line
 from egc.training.allocator import keep_freed_memory
 from egc.training.averages import SPEED, Averages
-from egc.training.batches import BatchStream
+from egc.training.batches import BatchStream, clean_images
 from egc.training.checkpoint import Checkpoint, newest_checkpoint, save_checkpoint
-from egc.training.choose import choose_gradient
 from egc.training.ema import EMA
 from egc.training.run import Run
 from egc.training.schedule import learning_rate
@@ -62,7 +60,7 @@ class Trainer:
         self.config: TrainConfig = model.config.train
         self.run = run
         self.watch = watch
-        self.accelerator = _accelerator(self.config, run)
+        self.accelerator = _accelerator(model.config, run)
         self.net = model.net.train().requires_grad_(True)
         self.net.to(self.accelerator.device)
         self.stream = BatchStream(
@@ -76,10 +74,6 @@ class Trainer:
             no_label=self.net.no_label if self.net.takes_label else None,
         )
         self.planner = make_objective(model)  # plans outside of whatever wraps the other
-        if model.config.objective.gradient == "auto" and isinstance(self.planner, EGCObjective):
-            chosen = choose_gradient(model, self.stream)
-            model.config = model.config.replace(objective={"gradient": chosen})
-            self.planner = make_objective(model)
         self.ema = EMA(self.net, self.config.ema)
         _prepare_network(self.net, model.config)
         self.objective, self.optimizer = self.accelerator.prepare(
@@ -218,8 +212,9 @@ class Trainer:
             self.accelerator.init_trackers("egc")
 
 
-def check_machine(config: TrainConfig) -> None:
+def check_machine(settings: Config) -> None:
     """Refuse what this machine cannot do, before anything is written."""
+    config = settings.train
     for name in config.trackers:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(
@@ -227,11 +222,17 @@ def check_machine(config: TrainConfig) -> None:
             )
     if config.precision == "bf16" and not torch.cuda.is_available():
         raise ConfigError("train.precision = 'bf16' needs a GPU; on a CPU, 'fp32' is faster.")
-    if config.batch_size % (process_count() * config.accumulate):
-        raise ConfigError(
-            f"train.batch_size = {config.batch_size} must divide evenly into "
-            f"{process_count()} processes x train.accumulate = {config.accumulate}."
-        )
+    pieces = process_count() * config.accumulate
+    clean = clean_images(settings)
+    for count, words in (
+        (config.batch_size, f"train.batch_size = {config.batch_size}"),
+        (clean, f"objective.clean_share, {clean} clean images a step,"),
+    ):
+        if count % pieces:
+            raise ConfigError(
+                f"{words} must divide evenly into {process_count()} processes x "
+                f"train.accumulate = {config.accumulate}."
+            )
 
 
 def _optimizer(net: Network, config: TrainConfig) -> torch.optim.Optimizer:
@@ -241,8 +242,9 @@ def _optimizer(net: Network, config: TrainConfig) -> torch.optim.Optimizer:
     return torch.optim.Adam(net.parameters(), lr, weight_decay=decay)
 
 
-def _accelerator(config: TrainConfig, run: Run) -> Accelerator:
-    check_machine(config)
+def _accelerator(settings: Config, run: Run) -> Accelerator:
+    check_machine(settings)
+    config = settings.train
     AcceleratorState._reset_state()  # what an earlier training in this process had asked for
     return Accelerator(
         cpu=runs_on_cpu(),
@@ -256,8 +258,6 @@ def _prepare_network(net: Any, config: Config) -> None:
     """Options that change how the network is computed, and not what."""
     if config.train.activation_checkpointing:
         cast(Backbone, net.backbone).checkpointing = True
-    if config.train.compile:
-        net.backbone.compile()
 
 
 def _note(record: Mapping[str, float]) -> str:

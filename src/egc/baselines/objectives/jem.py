@@ -114,10 +114,9 @@ class JEMObjective(Objective):
         super().__init__(net, diffusion, config)
         self.sgld: JEMOptions = self.options(config)
 
-    @property
-    def passes(self) -> float:
+    def cost(self, forward: float, classify: float) -> float:
         evaluated = 2 + self.config.clean_stream
-        return 3.0 * evaluated + 2.0 * self.sgld.steps
+        return (3 * evaluated + 2 * self.sgld.steps) * forward
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Contrast]:
         assert batch.seeds is not None, "chains need seeds"
