@@ -172,7 +172,7 @@ class _NormSiLU(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Any:
         b, c, h, w = x.shape
-        x = x.contiguous()
+        x = x.contiguous(memory_format=_layout(x))
         n, mean, rstd = aten.native_group_norm(x, weight, bias, b, c, h * w, groups, eps)
         ctx.save_for_backward(x, weight, bias, n, mean, rstd)
         ctx.groups, ctx.eps = groups, eps
@@ -192,6 +192,12 @@ class _NormSiLU(Function):
         return (*_norm_backward(gn, x, mean, rstd, weight, ctx.groups, mask), None, None)
 
 
+def _layout(x: Tensor) -> torch.memory_format:
+    """Whether the channels of a map come last in memory, or the positions."""
+    last = torch.channels_last
+    return last if x.is_contiguous(memory_format=last) else torch.contiguous_format
+
+
 def _norm_backward(
     gn: Tensor,
     x: Tensor,
@@ -202,8 +208,9 @@ def _norm_backward(
     mask: list[bool],
 ) -> Any:
     b, c, h, w = x.shape
+    gn = gn.contiguous(memory_format=_layout(x))  # the kernel takes that for granted
     return aten.native_group_norm_backward(
-        gn.contiguous(), x, mean, rstd, weight, b, c, h * w, groups, mask
+        gn, x, mean, rstd, weight, b, c, h * w, groups, mask
     )
 
 
@@ -235,37 +242,37 @@ class _NormSiLUInputGrad(Function):
         b, c, h, w = x.shape
         only_x = [True, False, False]
         size = c // groups * h * w
+        w_c, w_g = weight.view(1, c, 1, 1), weight.view(groups, -1)
 
-        def by_group(a: Tensor) -> Tensor:
-            return a.reshape(b, groups, size)
+        def to_channels(of_group: Tensor) -> Tensor:
+            return of_group.repeat_interleave(c // groups, dim=1)[:, :, None, None]
 
-        w_c = weight.view(1, c, 1, 1)
-        s_inv = rstd.view(b, groups, 1)
-        xhat = torch.addcmul(-(mean * rstd).view(b, groups, 1), by_group(x), s_inv)
+        def by_group(of_channel: Tensor) -> Tensor:
+            return of_channel.view(b, groups, -1)
 
+        xhat = torch.addcmul(to_channels(-mean * rstd), x, to_channels(rstd))
         u = _norm_backward(v, x, mean, rstd, None, groups, only_x)[0]
         gn = aten.silu_backward(gy, n)
-        uw = u * w_c
+        v_xhat = by_group((v * xhat).sum(dim=(2, 3))).sum(dim=2) / size
+        g_xhat = (by_group((gn * xhat).sum(dim=(2, 3))) * w_g).sum(dim=2) / size
+        u_gn = (u * gn).sum(dim=(2, 3))
+        along = (by_group(u_gn) * w_g).sum(dim=2)  # L of each group
+
+        uw = u.mul_(w_c)
         d_gy = aten.silu_backward(uw, n)
         # a = u w gy silu''(n),  silu'' = sig (1 - sig) (2 + n (1 - 2 sig))
         sig = torch.sigmoid(n)
-        second = torch.addcmul(n, n, sig, value=-2).add_(2)
-        second.mul_(torch.addcmul(sig, sig, sig, value=-1))
-        a = second.mul_(uw).mul_(gy)
+        a = torch.addcmul(n, n, sig, value=-2).add_(2)
+        a.mul_(torch.addcmul(sig, sig, sig, value=-1)).mul_(uw).mul_(gy)
+        d_weight = u_gn.sum(dim=0) + (a * xhat).sum(dim=(0, 2, 3))
+        d_bias = a.sum(dim=(0, 2, 3))
 
-        g = by_group(gn * w_c)
-        v_g = by_group(v.contiguous())
-        g_xhat = torch.linalg.vecdot(g, xhat)[..., None] / size
-        v_xhat = torch.linalg.vecdot(v_g, xhat)[..., None] / size
-        along = torch.linalg.vecdot(by_group(u), g)[..., None]  # L of each group
-
-        d_xhat = by_group(a * w_c)
-        d_xhat = d_xhat.addcmul_(v_g, -s_inv * g_xhat).addcmul_(g, -s_inv * v_xhat)
-        d_x = _norm_backward(d_xhat.view_as(x), x, mean, rstd, None, groups, only_x)[0]
-        d_x = by_group(d_x).addcmul_(xhat, -along * s_inv / size).view_as(x)
-
-        d_weight = torch.addcmul(u * gn, a, xhat.view_as(x)).sum(dim=(0, 2, 3))
-        return d_gy, d_x, d_weight, a.sum(dim=(0, 2, 3)), None, None, None, None
+        d_xhat = a.mul_(w_c)
+        d_xhat.addcmul_(v, to_channels(-rstd * g_xhat))
+        d_xhat.addcmul_(gn, to_channels(-rstd * v_xhat) * w_c)
+        d_x = _norm_backward(d_xhat, x, mean, rstd, None, groups, only_x)[0]
+        d_x.addcmul_(xhat, to_channels(-along * rstd / size))
+        return d_gy, d_x, d_weight, d_bias, None, None, None, None
 
 
 class _Attention(Function):
