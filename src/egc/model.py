@@ -68,6 +68,7 @@ class Model:
             net: Network = objective.network.from_config(
                 config, codec.shape, len(classes), diffusion.sigmas
             )
+        _channels_last(net)
         return cls(config, list(classes), net, diffusion, codec)
 
     @property
@@ -179,8 +180,14 @@ class Model:
         model.facts = about.get("facts", {})
         model.codec.look_in(path)
         model.net.load_state_dict(_read_weights(path, model.net.state_dict()), assign=True)
+        _channels_last(model.net)
         model.net.eval().requires_grad_(False)
         return model
+
+
+def _channels_last(net: Any) -> None:
+    """The layout in memory with which convolutions are quickest, on a CPU as on a GPU."""
+    net.to(memory_format=torch.channels_last)
 
 
 def _mflop(run: Callable[[], Any]) -> float:

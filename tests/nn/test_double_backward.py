@@ -8,6 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from egc.nn.double_backward import (
     Conv2d,
     NormSiLU,
+    SiLU,
     attention,
     double_backward,
     input_gradient_only,
@@ -79,6 +80,39 @@ def test_second_derivative_in_general(name):
             return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, x)
 
     assert gradgradcheck(twice, (x, layer.weight, layer.bias))
+
+
+def test_silu_twice():
+    def twice(x):
+        with double_backward():
+            return SiLU()(x)
+
+    x = random(2, 3, 2, 2)
+    assert gradcheck(twice, (x,))
+    assert gradgradcheck(twice, (x,))
+    torch.testing.assert_close(twice(x), F.silu(x))
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_norms_know_any_layout_of_maps_and_of_their_gradients(layout):
+    """The kernels take a layout for granted, and would read other numbers in another."""
+    layer, x = norm()
+    gy = random(2, 3, 3, 4, seed=1).permute(0, 3, 1, 2)  # neither is told which it is
+
+    def gradients(x):
+        with double_backward():
+            y = layer(x)
+        with input_gradient_only():
+            (gx,) = torch.autograd.grad(y, x, gy, create_graph=True)
+        first = torch.autograd.grad(y, (x, layer.weight, layer.bias), gy.contiguous())
+        return [gx, *first, *torch.autograd.grad(gx.square().sum(), (x, layer.weight))]
+
+    plain = gradients(x)
+    laid_out = x.detach().contiguous(memory_format=layout).requires_grad_(True)
+    for a, b in zip(plain, gradients(laid_out), strict=True):
+        torch.testing.assert_close(a, b)
+    y = F.silu(F.group_norm(x, 2, layer.weight, layer.bias))
+    torch.testing.assert_close(plain[0], torch.autograd.grad(y, x, gy)[0])
 
 
 def qkv():

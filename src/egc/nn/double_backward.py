@@ -1,4 +1,4 @@
-"""Layers that are differentiated twice, made cheap: convolution, GroupNorm + SiLU, attention.
+"""Layers that are differentiated twice, made cheap: convolution, norm + SiLU, SiLU, attention.
 
 The exact objective goes back through a backward pass. PyTorch can do that to any layer, but at a
 price. The second derivative of a convolution runs as convolutions with permuted axes, for which
@@ -22,6 +22,9 @@ y = silu(n), g = w silu'(n) gy, and the projection P v = v - mean(v) - xhat mean
     d L / d n    = u w gy silu''(n) = a
     d L / d xhat = a w - (v mean(g xhat) + g mean(v xhat)) / s
     d L / d s    = -L / s,   with ds/dx = xhat / N
+
+SiLU alone is the same without the norm: gx = silu'(x) gy, d/d gy = v silu'(x), d/d x = v gy
+silu''(x).
 
 Attention.  S = scale q k^T, P = softmax(S), o = P v, and gP = go v^T, with row sums a and D,
 
@@ -96,6 +99,13 @@ class NormSiLU(nn.GroupNorm):
         if _fast_path(x):
             return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
         return F.silu(super().forward(x))
+
+
+class SiLU(nn.SiLU):
+    """SiLU with a cheap second derivative."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _SiLU.apply(x) if _fast_path(x) else super().forward(x)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -209,9 +219,7 @@ def _norm_backward(
 ) -> Any:
     b, c, h, w = x.shape
     gn = gn.contiguous(memory_format=_layout(x))  # the kernel takes that for granted
-    return aten.native_group_norm_backward(
-        gn, x, mean, rstd, weight, b, c, h * w, groups, mask
-    )
+    return aten.native_group_norm_backward(gn, x, mean, rstd, weight, b, c, h * w, groups, mask)
 
 
 class _NormSiLUInputGrad(Function):
@@ -260,10 +268,7 @@ class _NormSiLUInputGrad(Function):
 
         uw = u.mul_(w_c)
         d_gy = aten.silu_backward(uw, n)
-        # a = u w gy silu''(n),  silu'' = sig (1 - sig) (2 + n (1 - 2 sig))
-        sig = torch.sigmoid(n)
-        a = torch.addcmul(n, n, sig, value=-2).add_(2)
-        a.mul_(torch.addcmul(sig, sig, sig, value=-1)).mul_(uw).mul_(gy)
+        a = _silu_second(n).mul_(uw).mul_(gy)
         d_weight = u_gn.sum(dim=0) + (a * xhat).sum(dim=(0, 2, 3))
         d_bias = a.sum(dim=(0, 2, 3))
 
@@ -273,6 +278,39 @@ class _NormSiLUInputGrad(Function):
         d_x = _norm_backward(d_xhat, x, mean, rstd, None, groups, only_x)[0]
         d_x.addcmul_(xhat, to_channels(-along * rstd / size))
         return d_gy, d_x, d_weight, d_bias, None, None, None, None
+
+
+def _silu_second(n: Tensor) -> Tensor:
+    """silu''(n) = sig (1 - sig) (2 + n (1 - 2 sig))."""
+    sig = torch.sigmoid(n)
+    second = torch.addcmul(n, n, sig, value=-2).add_(2)
+    return second.mul_(torch.addcmul(sig, sig, sig, value=-1))
+
+
+class _SiLU(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.save_for_backward(x)
+        return F.silu(x)
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Any:
+        return _SiLUGrad.apply(gy, *ctx.saved_tensors)
+
+
+class _SiLUGrad(Function):
+    """gx = silu'(x) gy."""
+
+    @staticmethod
+    def forward(ctx: Any, gy: Tensor, x: Tensor) -> Any:
+        ctx.save_for_backward(gy, x)
+        return aten.silu_backward(gy, x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, v: Tensor) -> Any:
+        gy, x = ctx.saved_tensors
+        return aten.silu_backward(v, x), _silu_second(x).mul_(v).mul_(gy)
 
 
 class _Attention(Function):

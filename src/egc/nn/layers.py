@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from egc.nn.double_backward import Conv2d, NormSiLU, attention
+from egc.errors import ConfigError
+from egc.nn.double_backward import Conv2d, NormSiLU, SiLU, attention
 
 
 def timestep_embedding(t: Tensor, width: int) -> Tensor:
@@ -36,21 +37,36 @@ def zeroed(layer: Conv2d) -> Conv2d:
 
 def norm_silu(groups: int, channels: int) -> nn.Module:
     """GroupNorm and SiLU; with 0 groups, SiLU alone."""
-    return NormSiLU(groups, channels) if groups else nn.SiLU()
+    if groups and channels % groups:
+        raise ConfigError(
+            f"network.groups = {groups} does not divide the width {channels} "
+            "(network.channels x multiplier); choose a divisor of it."
+        )
+    return NormSiLU(groups, channels) if groups else SiLU()
 
 
 class ResBlock(nn.Module):
     """Norm, SiLU, convolution, twice; the time embedding is added in between.
 
-    With a `time_width` of 0 there is none, and with 0 `groups` no norm.
+    With a `time_width` of 0 there is none, and with 0 `groups` no norm; without `second_norm` only
+    the first is left, which makes second derivatives cheaper.
     """
 
-    def __init__(self, inputs: int, outputs: int, time_width: int, groups: int, stride: int = 1):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        time_width: int,
+        groups: int,
+        stride: int = 1,
+        *,
+        second_norm: bool = True,
+    ):
         super().__init__()
         self.norm1 = norm_silu(groups, inputs)
         self.conv1 = Conv2d(inputs, outputs, 3, stride=stride, padding=1)
         self.time = nn.Linear(time_width, outputs) if time_width else None
-        self.norm2 = norm_silu(groups, outputs)
+        self.norm2 = norm_silu(groups if second_norm else 0, outputs)
         self.conv2 = zeroed(Conv2d(outputs, outputs, 3, padding=1))
         same = inputs == outputs and stride == 1
         self.skip = nn.Identity() if same else Conv2d(inputs, outputs, 1, stride=stride)

@@ -24,6 +24,9 @@ it mirrors; training on an image six passes, as much as three of the U-Net, whic
 costs; and guidance by the classifier nothing, since its gradient takes the same way.
 Classifying is the encoder alone, without the energies: half of a noise prediction.
 
+Its residual blocks have one norm, not two. Beside convolutions, norms are what a second derivative
+spends its time on, and the second made nothing better (docs/pyramid.md).
+
 The logits are an attention pool of the deepest map: the mean of all positions asks, all positions
 answer, and what they say stands beside the mean itself.
 
@@ -45,7 +48,7 @@ from egc.nn.backbone import Backbone, Shape
 from egc.nn.double_backward import Conv2d, attention
 from egc.nn.layers import Downsample, ResBlock, SelfAttention, norm_silu
 from egc.nn.readouts import Joint, Maps, Readout, single, with_mean_token
-from egc.nn.unet import Stage, attends, check_widths, level_sides
+from egc.nn.unet import Stage, attends, check_heads, level_sides
 from egc.registry import backbones, readouts
 
 START = 0.3
@@ -100,7 +103,7 @@ class Pyramid(Backbone):
         sides = level_sides(-(-image_size // stem_stride), len(multipliers))
         widths = [channels * multiplier for multiplier in multipliers]
         attending = [attends(side, attention) for side in sides]
-        check_widths(widths, attending, head_width, groups)
+        check_heads(widths, attending, head_width)
         self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
         self.label = nn.Linear(label_width, self.time_width) if label_width else None
         self.levels = nn.ModuleList()
@@ -110,7 +113,8 @@ class Pyramid(Backbone):
             for index in range(depth):
                 attends_here = here and index == depth - 1
                 look = SelfAttention(width, head_width, groups) if attends_here else None
-                layers.append(Stage(ResBlock(n_in, width, self.time_width, groups), look))
+                block = ResBlock(n_in, width, self.time_width, groups, second_norm=False)
+                layers.append(Stage(block, look))
                 n_in = width
             self.levels.append(layers)
         self.single = bool(outputs)

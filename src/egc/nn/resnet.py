@@ -43,11 +43,6 @@ class ResNet(Backbone):
     ):
         super().__init__(channels, timed=timed)
         widths = [channels * multiplier for multiplier in multipliers]
-        if bad := [width for width in widths if groups and width % groups]:
-            raise ConfigError(
-                f"network.groups = {groups} does not divide the width {bad[0]} "
-                "(network.channels x multiplier)."
-            )
         self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
         self.blocks = nn.ModuleList()
         width = widths[0]

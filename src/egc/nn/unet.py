@@ -81,7 +81,7 @@ class UNet(Backbone):
         attending = [attends(side, attention) for side in sides]
         # The middle always attends, and its width is that of the last level.
         heads_fit = None if label_width else head_width
-        check_widths(widths, [*attending[:-1], True], heads_fit, groups)
+        check_heads(widths, [*attending[:-1], True], heads_fit)
         self.stem = Conv2d(inputs, widths[0], 3, stride=stem_stride, padding=1)
 
         def stage(n_in: int, n_out: int, attends: bool) -> Stage:
@@ -167,16 +167,8 @@ def attends(side: int, attention: tuple[int, ...]) -> bool:
     return any(abs(math.log2(side / wanted)) <= 0.5 for wanted in attention)
 
 
-def check_widths(
-    widths: list[int], attending: list[bool], head_width: int | None, groups: int
-) -> None:
+def check_heads(widths: list[int], attending: list[bool], head_width: int | None) -> None:
     """Refuse a shape that cannot be built, naming the key to change."""
-    for width in widths:
-        if groups and width % groups:
-            raise ConfigError(
-                f"network.groups = {groups} does not divide the width {width} "
-                "(network.channels x multiplier); choose a divisor of it."
-            )
     if head_width is None:  # spatial transformers fit any width
         return
     for width, here in zip(widths, attending, strict=True):
