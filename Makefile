@@ -32,7 +32,6 @@ bench: .venv/installed
 
 figures: .venv/installed
 	$(BIN)/python benchmarks/digits.py
-	$(BIN)/python benchmarks/paired.py
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

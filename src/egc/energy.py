@@ -119,6 +119,16 @@ class EnergyModel(Network):
         with _full_precision(x):
             return self.readout.logits(maps, x, t)
 
+    def log_densities(self, x: Tensor, t: Tensor | int) -> Tensor:
+        """f(x_t) in the parts it is a sum of, such as the anchor and the levels; (B, parts)."""
+        t = self._each(t, x)
+        maps = self._maps(x, t, None)
+        with _full_precision(x):
+            parts = self.readout.log_densities(maps, x, t)
+            if self.anchor is None:
+                return parts
+            return torch.cat([self.anchor(x, t)[:, None], parts], dim=1)
+
     def log_prob(
         self,
         x: Tensor,

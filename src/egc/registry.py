@@ -32,11 +32,13 @@ class Registry:
     Args:
         what: the kind, for messages, such as "sampler".
         homes: modules, or packages of modules, that register the package's own entries.
+        own: names of those that are known without importing PyTorch, for a quick answer.
     """
 
-    def __init__(self, what: str, *homes: str):
+    def __init__(self, what: str, *homes: str, own: tuple[str, ...] = ()):
         self.what = what
         self.homes = homes
+        self.own = own
         self._entries: dict[str, Any] = {}
         self._complete = False
 
@@ -59,8 +61,9 @@ class Registry:
         return dict(self._entries)
 
     def __contains__(self, name: object) -> bool:
-        if name not in self._entries:
-            self._find_own()
+        if name in self.own or name in self._entries:
+            return True
+        self._find_own()
         return name in self._entries
 
     def __getitem__(self, name: str) -> Any:
@@ -71,6 +74,8 @@ class Registry:
                 f"There is no {self.what} {name!r}. {suggest(str(name), known, most=len(known))} "
                 "One of your own is known once its module is imported (--import MODULE)."
             )
+        if name not in self._entries:
+            self._find_own()
         return self._entries[name]
 
     def _find_own(self) -> None:
@@ -83,7 +88,7 @@ class Registry:
                 import_module(f"{home}.{found.name}")
 
 
-backbones = Registry("network.kind", "egc.nn")
+backbones = Registry("network.kind", "egc.nn", own=("unet", "resnet", "pyramid"))
 readouts = Registry("network.readout", "egc.nn")
 objectives = Registry("objective.kind", "egc.objectives", "egc.baselines.objectives")
 samplers = Registry("sampler", "egc.samplers")

@@ -62,7 +62,7 @@ train = { batch_size = 4, warmup = 0, checkpoint_every = 1 }
 [[entry]]
 name = "DDPM"
 preset = "digits"
-network = { channels = 8, head_width = 8, groups = 4 }
+network = { kind = "unet", channels = 8, head_width = 8, groups = 4 }
 objective = { kind = "ddpm" }
 train = { batch_size = 4, warmup = 0, checkpoint_every = 1 }
 sample = { steps = 2 }
@@ -93,16 +93,24 @@ def compared(tiny_file):
 
 
 def test_shipped_comparisons_can_be_read_and_are_in_equal_shares():
-    assert list_comparisons() == ["ablation-digits", "hybrids-cifar10", "hybrids-fashion"]
+    assert list_comparisons() == [
+        "ablation-digits", "hybrids-cifar10", "hybrids-cifar10-small", "hybrids-fashion",
+    ]  # fmt: skip
     ablation = read_comparison("ablation-digits")
-    assert [entry.of == entry.name for entry in ablation.entries] == [True, True, False, True]
+    assert [entry.of == entry.name for entry in ablation.entries] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
     assert ablation.entries[1].config.train.steps == 855
     assert ablation.entries[2].config.sample.guidance == 5
 
 
 def test_budgets_are_equal_in_compute(tiny_file):
     """A DDPM image costs 3 passes, an EGC one 9: it gets that many more steps."""
-    config = Config.load("digits")
+    config = Config.load("digits").replace(network={"kind": "unet"})
     rival = config.replace(objective={"kind": "ddpm"})
     assert steps_for(rival, 50) / steps_for(config, 50) == pytest.approx(9 / 3, rel=0.03)
     assert steps_for(config, 100) == pytest.approx(2 * steps_for(config, 50), abs=1)

@@ -265,6 +265,7 @@ def test_rivals_without_labels_forget_them(tiny_config, kind):
         ("egc", {"clean_stream": True}, 6 * 10 + 3 * 7),
         ("egc", {"clean_stream": True, "clean_share": 2.0}, 6 * 10 + 2 * 3 * 7),
         ("classifier", {}, 3 * 7),
+        ("classifier", {"clean_stream": True, "clean_share": 2.0}, 2 * 3 * 7),
         ("ddpm", {}, 3 * 10),
         ("jem", {"clean_stream": False, "options": {"steps": 20}}, 46 * 10),
     ],

@@ -80,11 +80,12 @@ def test_an_energy_at_every_level_reaches_the_density(tiny_config):
     model = pyramid(tiny_config, multipliers=[1, 2, 2])
     net, x = model.net.double(), images(2)
     t = torch.tensor([10, 10])
-    energies = net.readout.level_energies(net.backbone(x, t))
+    energies = net.readout.log_densities(net.backbone(x, t), x, t)
     assert energies.shape == (2, 3)
     assert (energies < 0).all()
     total = net.anchor(x, t) + energies.sum(dim=1)
     torch.testing.assert_close(net(x, t).log_density, total)
+    torch.testing.assert_close(net.log_densities(x, 10).sum(dim=1), total)
 
 
 def test_what_a_noise_prediction_costs():

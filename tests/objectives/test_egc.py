@@ -186,7 +186,7 @@ def test_passes_that_only_classify_do_without_the_energy(tiny_config, monkeypatc
     def refuse(*_):
         raise AssertionError("an energy was computed")
 
-    monkeypatch.setattr(type(model.net.readout), "level_energies", refuse)
+    monkeypatch.setattr(type(model.net.readout), "log_densities", refuse)
     module(classify)
     with pytest.raises(AssertionError, match="energy was computed"):
         module(score)

@@ -17,6 +17,8 @@ A comparison is a TOML file, shipped in `egc/baselines/comparisons` or your own:
     preset = "fashion-mnist"
     objective = { kind = "ddpm" }       # any sections of a configuration, over the preset
 
+    seeds = [0]                         # where they are others than those of all
+
     [[entry]]
     name = "EGC, no guidance"
     of = "EGC"                          # the same trained network, drawn from in another way
@@ -81,6 +83,8 @@ class Entry:
     config: Config
     of: str
     """the entry whose training this one shares; its own name, if none"""
+    seeds: tuple[int, ...]
+    """of training"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def read_comparison(source: str | Path, settings: Mapping[str, Any] | None = Non
     measured = _options(head.evaluate)
     entries: dict[str, Entry] = {}
     for row in rows:
-        entry = _entry(row, entries, head.budget)
+        entry = _entry(row, entries, head)
         if entry.name in entries:
             raise ConfigError(f"There are two entries named {entry.name!r} in {source}.")
         entries[entry.name] = entry
@@ -162,8 +166,8 @@ def _options(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | None) -> Entry:
-    row = dict(row)
+def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], head: _Head) -> Entry:
+    row, budget = dict(row), head.budget
     name, of = row.pop("name", None), row.pop("of", None)
     if not isinstance(name, str) or not name:
         raise ConfigError("Every [[entry]] needs a name.")
@@ -172,8 +176,8 @@ def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | N
             raise ConfigError(f"{name!r} is of {of!r}, which is no entry above it.")
         if extra := row.keys() - {"sample"}:
             raise ConfigError(f"{name!r} is of {of!r}: it may change `sample`, not {min(extra)}.")
-        return Entry(name, known[of].config.replace(**row), known[of].of)
-    preset = row.pop("preset", None)
+        return replace(known[of], name=name, config=known[of].config.replace(**row))
+    preset, seeds = row.pop("preset", None), row.pop("seeds", None)
     if preset is None:
         raise ConfigError(f"{name!r} needs a preset, or an entry that it is of.")
     config = Config.from_dict(merge(read_preset(preset), row))
@@ -181,7 +185,8 @@ def _entry(row: Mapping[str, Any], known: Mapping[str, Entry], budget: float | N
         steps = steps_for(config, budget)
         warmup = min(config.train.warmup, steps // 10)
         config = config.replace(train={"steps": steps, "warmup": warmup})
-    return Entry(name, config, name)
+    alone: _Head = head if seeds is None else build(_Head, {"seeds": seeds}, f"{name}: ")
+    return Entry(name, config, name, alone.seeds)
 
 
 def steps_for(config: Config, budget: float) -> int:
@@ -200,9 +205,7 @@ def compare(
     """Train, measure and time every entry; gives the rows of the table."""
     out = Path(out)
     found = {
-        entry.name: [
-            _measured(entry, comparison, seed, out, progress) for seed in comparison.seeds
-        ]
+        entry.name: [_measured(entry, comparison, seed, out, progress) for seed in entry.seeds]
         for entry in comparison.entries
     }
     trained = {entry.name: entry.config for entry in comparison.entries if entry.of == entry.name}

@@ -223,6 +223,10 @@ class GenerationMetric(Metric):
         return [
             Column("fid", "FID", "{:.1f}".format, ("fid",)),
             Column("judge_frechet", "judge-Frechet", "{:.2f}".format, ("judge_frechet",)),
+            *(
+                Column(name, name.removeprefix("judge_"), percent, (name,))
+                for name in ("precision", "recall", "judge_precision", "judge_recall")
+            ),
             Column("agreement", "judge agrees", percent, ("agreement",)),
         ]
 

@@ -234,13 +234,13 @@ class LevelsReadout(Readout):
         widths = [network.channels * multiplier for multiplier in network.multipliers]
         return cls(widths, network.groups, network.energy_channels, classes)
 
-    def level_energies(self, maps: Maps) -> Tensor:
+    def log_densities(self, maps: Maps, x: Tensor, t: Tensor) -> Tensor:
         """What each level adds to the log-density; (B, levels)."""
         each = zip(self.energies, maps, strict=True)
         return torch.stack([energy(h) for energy, h in each], dim=1)
 
     def forward(self, maps: Maps, x: Tensor, t: Tensor) -> Joint:
-        return Joint(self.level_energies(maps).sum(dim=1), self.logits(maps, x, t))
+        return Joint(self.log_densities(maps, x, t).sum(dim=1), self.logits(maps, x, t))
 
     def local_logits(self, maps: Maps) -> Tensor:
         if self.pool is None:

@@ -77,6 +77,10 @@ class Readout(nn.Module):
         """The logits alone, for readouts that can leave out the energy."""
         return self(maps, x, t).logits
 
+    def log_densities(self, maps: Maps, x: Tensor, t: Tensor) -> Tensor:
+        """The log-density in the parts it is a sum of; (B, parts)."""
+        return self(maps, x, t).log_density[:, None]
+
     def local_logits(self, maps: Maps) -> Tensor:
         """What each position says of each class, if `positions_speak`; (B, classes, H, W)."""
         raise NotImplementedError

@@ -100,8 +100,14 @@ class Objective(nn.Module):
             )
         return None
 
+    @property
+    def clean_share(self) -> float:
+        """Images of the clean stream for each of the noised one; 0 if there is none."""
+        return self.config.clean_share if self.config.clean_stream else 0.0
+
     def cost(self, forward: float, classify: float) -> float:
-        """FLOP of training on one image, from those of a forward pass and of classifying.
+        """FLOP of a training step for each image of the noised stream, from those of a forward
+        pass and of classifying.
 
         A backward pass costs two forward passes, or one if it goes to the image alone.
         """

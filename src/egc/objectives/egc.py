@@ -56,8 +56,7 @@ class EGCObjective(Objective):
 
     def cost(self, forward: float, classify: float) -> float:
         without_label = self.net.takes_label and self.config.noisy_stream
-        clean = self.config.clean_share if self.config.clean_stream else 0.0
-        return 6 * forward + 3 * classify * (clean + without_label)
+        return 6 * forward + 3 * classify * (self.clean_share + without_label)
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Pass]:
         """The passes of a batch, which is this share of all images of the step."""

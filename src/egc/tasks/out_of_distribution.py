@@ -7,8 +7,9 @@
     denoising   mean (eps - eps_hat)^2 of x_t, over several t
 
 Energy alone has a blind side: a plain image may be more probable than any training image, and
-still be none. `curve` looks to both sides. Its vector is the log-density at each t
-(`EnergyModel.log_prob`) of the image itself (no noise is added); familiar images give the mean for
+still be none. `curve` looks to both sides. Its vector is the log-density at each t of the image
+itself (no noise is added), in the parts it is a sum of: a pyramid has an anchor and an energy at
+each level (`EnergyModel.log_densities`). Familiar images give the mean for
 each class and a covariance for all. The score is the Mahalanobis distance to the mean of the class
 that the model takes the image for, since some classes are richer in detail than others, and have
 more energy.
@@ -127,15 +128,17 @@ def ood_scores(
 def curve_vectors(
     model: Model, images: np.ndarray, batch_size: int = 100
 ) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (N, H, W, C) -> f(x, t) / sigma_t, (N, levels), and the classes predicted, (N,)."""
+    """uint8 (N, H, W, C) -> the parts of f(x, t) / sigma_t, (N, parts x noise levels), and the
+    classes predicted, (N,)."""
     times = _times(model, STILL)
+    sigmas = model.diffusion.sigmas
 
     def of_batch(x: Tensor) -> Tensor:
-        levels = [model.net.log_prob(x, t).double() for t in times]
-        named = torch.zeros_like(levels[0])
+        levels = [model.net.log_densities(x, t).double() / float(sigmas[t]) for t in times]
+        named = x.new_zeros(len(x), 1).double()
         if model.classifies:
-            named = model.net.logits(x, 0).argmax(dim=1).double()
-        return torch.stack([*levels, named], dim=1)
+            named = model.net.logits(x, 0).argmax(dim=1, keepdim=True).double()
+        return torch.cat([*levels, named], dim=1)
 
     table = in_batches(model, images, of_batch, batch_size)
     return table[:, :-1], table[:, -1].astype(int)

@@ -26,7 +26,7 @@ class ClassifierObjective(Objective):
     needs_labels = True
 
     def cost(self, forward: float, classify: float) -> float:
-        return 3 * classify
+        return 3 * classify * (self.clean_share or 1)
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Labelled]:
         return [Labelled(*batch.to_classify(), share)]

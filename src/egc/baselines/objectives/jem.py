@@ -115,7 +115,7 @@ class JEMObjective(Objective):
         self.sgld: JEMOptions = self.options(config)
 
     def cost(self, forward: float, classify: float) -> float:
-        evaluated = 2 + self.config.clean_stream
+        evaluated = 2 + self.clean_share
         return (3 * evaluated + 2 * self.sgld.steps) * forward
 
     def plan(self, batch: Batch, share: float = 1.0) -> list[Contrast]:
@@ -135,8 +135,8 @@ class JEMObjective(Objective):
         if part.classified is not None:
             streams.append(part.classified)
         joint = self.net(torch.cat(streams), 0)
-        count = len(part.images)
-        f, h = joint.log_density.split(count), joint.logits.split(count)
+        counts = [len(stream) for stream in streams]
+        f, h = joint.log_density.split(counts), joint.logits.split(counts)
         each = self.cross_entropies(h[0] if part.classified is None else h[2], part.labels)
         class_clean = part.share * each.mean()
         gap = part.share * (f[1].mean() - f[0].mean())
