@@ -1,7 +1,8 @@
 """The ablation of the network made for its gradient, and how figures grow with compute.
 
-    python benchmarks/pyramid.py ablation [--budget 10] [--seeds 0 1]
+    python benchmarks/pyramid.py ablation [--budgets 10] [--seeds 0 1]
     python benchmarks/pyramid.py curve [--budgets 10 30 100] [--seeds 0]
+    python benchmarks/pyramid.py try --set objective.gamma=0.1 train.lr=2e-3 [--only DDPM]
 
 Fashion-MNIST, each network trained with an equal budget of TFLOP (counted as in `egc compare`),
 measured on validation images: the noise error over all t, and by quarters of t; accuracy; the
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,8 +41,10 @@ from egc.training.prepare import prepare
 HERE = Path(__file__).parent
 RESULTS, RUNS = HERE / "pyramid.json", HERE.parent / "runs" / "pyramid"
 PICTURE = HERE.parent / "docs" / "pyramid-curve.png"
-UNET = {"kind": "unet", "depth": 1, "depths": [], "multipliers": [1, 2]}
+UNET = {"kind": "unet", "depth": 1, "depths": []}
 """of a DDPM or a U-Net EGC of about the same cost"""
+SLOWER = {"train": {"lr": 2e-3}}
+"""as in `hybrids-fashion`"""
 VARIANTS: dict[str, dict[str, Any]] = {
     "pyramid": {},
     "energies at the last level only": {"network": {"readout": "last"}},
@@ -50,9 +54,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bilinear energies": {"network": {"readout": "bilinear"}},
     "logits from the middle level": {"network": {"readout": "mid-logits"}},
     "U-Net, dense": {"network": UNET},
-    "DDPM": {"network": {**UNET, "anchor": True}, "objective": {"kind": "ddpm"}},
-    "DDPM, no anchor": {"network": UNET, "objective": {"kind": "ddpm"}},
-    "classifier": {"network": {"readout": "pool"}, "objective": {"kind": "classifier"}},
+    "DDPM": {"network": {**UNET, "anchor": True}, "objective": {"kind": "ddpm"}, **SLOWER},
+    "DDPM, no anchor": {"network": UNET, "objective": {"kind": "ddpm"}, **SLOWER},
+    "classifier": {"network": {"readout": "pool"}, "objective": {"kind": "classifier"}, **SLOWER},
 }
 CURVE = ("pyramid", "U-Net, dense", "DDPM", "classifier")
 
@@ -119,8 +123,8 @@ class MidLogitsReadout(LevelsReadout):
         return super().logits(maps[1], x, t)
 
 
-def configuration(name: str, budget: float, seed: int) -> Config:
-    config = Config.load("fashion-mnist").replace(**VARIANTS[name])
+def configuration(name: str, budget: float, seed: int, settings: Sequence[str]) -> Config:
+    config = Config.load("fashion-mnist").replace(**VARIANTS[name]).with_settings(settings)
     steps = steps_for(config, budget)
     ema = min(config.train.ema, 1 - 6 / steps)  # a short training has a short average
     train = {"steps": steps, "warmup": min(config.train.warmup, steps // 10), "seed": seed,
@@ -163,13 +167,13 @@ def noise_errors(model: Model, images: np.ndarray) -> Tensor:
     )
 
 
-def run(name: str, budget: float, seed: int) -> None:
+def run(name: str, budget: float, seed: int, settings: Sequence[str] = ()) -> None:
     """Train and measure one, unless it is known already."""
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    key = f"{name} | {budget:g} TFLOP | seed {seed}"
+    key = " | ".join([name, f"{budget:g} TFLOP", f"seed {seed}", *settings])
     if key in known:
         return
-    config = configuration(name, budget, seed)
+    config = configuration(name, budget, seed, settings)
     folder = "".join(letter if letter.isalnum() else "-" for letter in key)
     model = fit(preset=config, run=RUNS / folder, report=False)
     size = model.size()
@@ -235,21 +239,24 @@ def draw(budgets: list[float], seeds: list[int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["ablation", "curve"])
+    parser.add_argument("what", choices=["ablation", "curve", "try"])
     parser.add_argument("--budgets", type=float, nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--only", nargs="+", choices=[*VARIANTS])
+    parser.add_argument("--set", nargs="+", default=[], help="keys of the configuration")
     args = parser.parse_args()
     ablation = args.what == "ablation"
-    budgets = args.budgets or ([10.0] if ablation else [10.0, 30.0, 100.0])
+    budgets = args.budgets or ([10.0, 30.0, 100.0] if args.what == "curve" else [10.0])
     seeds = args.seeds or ([0, 1] if ablation else [0])
-    names = args.only or ([*VARIANTS][:8] if ablation else [*CURVE])
+    own = {"ablation": [*VARIANTS][:8], "curve": [*CURVE], "try": ["pyramid"]}
+    names = args.only or own[args.what]
     for budget in budgets:
         for seed in seeds:
             for name in names:
-                run(name, budget, seed)
-    table(budgets, seeds, names)
-    if not ablation:
+                run(name, budget, seed, args.set)
+    if args.what != "try":
+        table(budgets, seeds, names)
+    if args.what == "curve":
         draw(budgets, seeds)
 
 
