@@ -75,8 +75,8 @@ def _dry_run(args: argparse.Namespace, config: Any) -> Result:
     config, classes, cost, assumed = estimate(config)
     about = [
         f"{cost.parameters:,} parameters, {cost.mflop_per_image:,.1f} MFLOP an image",
-        f"{cost.steps:,} steps of {config.train.batch_size} images, each {cost.passes:.3g} passes: "
-        f"{cost.tflop:,.4g} TFLOP of training",
+        f"{cost.steps:,} steps of {config.train.batch_size} images, "
+        f"each {cost.passes:.3g} passes: {cost.tflop:,.4g} TFLOP of training",
     ]
     if assumed:
         about.append(f"assumed, as the data is not at hand: {', '.join(assumed)}")
