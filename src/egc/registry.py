@@ -66,14 +66,18 @@ class Registry:
         self._find_own()
         return name in self._entries
 
-    def __getitem__(self, name: str) -> Any:
-        """The entry of a name; a ConfigError with the nearest ones if there is none."""
+    def check(self, name: str) -> None:
+        """Refuse a name that nothing has, with the nearest ones that something has."""
         if name not in self:
             known = self.names()
             raise ConfigError(
                 f"There is no {self.what} {name!r}. {suggest(str(name), known, most=len(known))} "
                 "One of your own is known once its module is imported (--import MODULE)."
             )
+
+    def __getitem__(self, name: str) -> Any:
+        """The entry of a name; a ConfigError with the nearest ones if there is none."""
+        self.check(name)
         if name not in self._entries:
             self._find_own()
         return self._entries[name]

@@ -188,7 +188,7 @@ def _check_limits(value: Any, known: dataclasses.Field[Any], name: str) -> None:
             raise ConfigError(f"{name} must be {allowed}; got {item}.")
         # The default is known without importing what the registry's names stand for.
         if "registry" in limits and item != known.default:
-            limits["registry"][item]
+            limits["registry"].check(item)
 
 
 def plain(config: Any) -> dict[str, Any]:
