@@ -79,7 +79,7 @@ class NoisePredictor(Network):
         cls, config: Config, shape: tuple[int, int, int], classes: int, sigmas: Tensor
     ) -> Self:
         network = config.network
-        if network.kind in ("resnet", "pyramid"):
+        if not backbones[network.kind].full_size:
             raise ConfigError('A noise predictor (objective.kind = "ddpm") needs a U-Net: set '
                               'network.kind = "unet".')  # fmt: skip
         if network.label_width:

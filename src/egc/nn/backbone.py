@@ -47,6 +47,8 @@ class Backbone(nn.Module):
     """the readout that goes with it where none is named"""
     anchored: ClassVar[bool] = False
     """whether its energy starts from the Gaussian anchor, where nothing else is asked for"""
+    full_size: ClassVar[bool] = True
+    """whether its map has a position for each of the stem's, as a noise predictor needs"""
     gives_levels: ClassVar[bool] = False
     """whether it can give the maps of all its levels"""
 

@@ -76,6 +76,7 @@ class Pyramid(Backbone):
 
     readout = "levels"
     anchored = gives_levels = True
+    full_size = False
 
     def __init__(
         self,

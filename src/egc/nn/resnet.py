@@ -29,6 +29,8 @@ class ResNet(Backbone):
     A Wide ResNet-28-k has `channels = 16 k`, `multipliers = (1, 2, 4)` and `depth = 4`.
     """
 
+    full_size = False
+
     def __init__(
         self,
         *,
